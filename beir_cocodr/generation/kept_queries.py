@@ -66,8 +66,13 @@ class KeptGenerator:
         for start in range(0, len(missing), size):
             self._write(missing[start : start + size])
         queries = [self._usable(passage) for passage in passages]
-        refused = sum(not query.text for of_passage in queries for query in of_passage)
-        counts = {"passages_kept": len(passages) - len(missing), "refused": refused}
+        refused = 0
+        for of_passage in queries:
+            refused += sum(not query.text for query in of_passage)
+        counts = {
+            "passages_kept": len(passages) - len(missing),
+            "refused": refused,
+        }
         return Generated(queries, counts)
 
     def knows(self, passage: Passage) -> bool:
@@ -79,21 +84,29 @@ class KeptGenerator:
         number = crc32(passages[0].text.encode())
         generated = self.inner.generate(passages, number)
         for passage, queries in zip(passages, generated.queries, strict=True):
-            self._cache.put(self._key(passage), json.dumps(queries, ensure_ascii=False))
+            content = json.dumps(queries, ensure_ascii=False)
+            self._cache.put(self._key(passage), content)
 
     def _usable(self, passage: Passage) -> list[Query]:
+        content = self._cache.get(self._key(passage)) or "[]"
         queries = []
-        for text, is_cut in parse_json(self._cache.get(self._key(passage)) or "[]"):
+        for text, is_cut in parse_json(content):
             question = clean_question(text)
-            queries.append(Query(question if is_question(question) else "", is_cut))
+            if not is_question(question):
+                question = ""
+            queries.append(Query(question, is_cut))
         return queries
 
     def _key(self, passage: Passage) -> str:
         """Return what the queries of a passage are kept by: their kinds, and the text."""
         kinds = kinds_in_turn(
-            self.options.kinds, passage.row, passage.number, self.options.per_passage
+            self.options.kinds,
+            passage.row,
+            passage.number,
+            self.options.per_passage,
         )
-        return f"{','.join(kinds)}\n{passage.text}"
+        names = ",".join(kinds)
+        return f"{names}\n{passage.text}"
 
 
 def describe_costs(
@@ -111,20 +124,22 @@ def describe_costs(
     """
     rows = spaced_rows(len(reader.documents), _LOOKED_AT).tolist()
     passages, _ = reader.read(rows)
+    sampled = max(len(passages), 1)
     count = len(passages) * len(reader.documents) / len(rows)
     if options.max_passages is not None:
         count = min(count, options.max_passages)
     kept = 0
     if isinstance(generator, KeptGenerator):
         kept = sum(map(generator.knows, passages))
-    share = 1 - kept / max(len(passages), 1)
+    share = 1 - kept / sampled
     queries = count * options.per_passage * share
     kinds = options.kinds or (None,)
-    prompt = sum(len(words(few_shot_prompt(kind))) for kind in kinds) / len(kinds)
-    length = sum(len(words(passage.text)) for passage in passages) / max(len(passages), 1)
-    read = queries * _TOKENS_A_WORD * (prompt + length)
+    prompt_words = sum(len(words(few_shot_prompt(kind))) for kind in kinds)
+    passage_words = sum(len(words(passage.text)) for passage in passages)
+    words_of_query = prompt_words / len(kinds) + passage_words / sampled
+    read = queries * _TOKENS_A_WORD * words_of_query
+    written = queries * options.max_length
     return (
         f"{name} writes about {queries:,.0f} queries (about {read:,.0f} tokens to read, at most "
-        f"{queries * options.max_length:,.0f} to write); {1 - share:.0%} of the passages were "
-        "written about before"
+        f"{written:,.0f} to write); {1 - share:.0%} of the passages were written about before"
     )

@@ -144,7 +144,8 @@ class LexicalGenerator:
         file = folder / _FREQUENCIES_FILE
         if not file.is_file():
             log.info("counting the words of %d documents", len(self.documents))
-            save_array(file, count_document_frequencies(self.documents, self.options.text_format))
+            counted = count_document_frequencies(self.documents, self.options.text_format)
+            save_array(file, counted)
         self._frequencies = np.load(file)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
@@ -152,21 +153,26 @@ class LexicalGenerator:
         queries: list[list[Query]] = []
         counts: Counter[str] = Counter()
         for passage in passages:
-            drawn = self._queries(passage)
-            counts.update(kind for kind, _ in drawn)
-            queries.append([self._limited(text) for _, text in drawn])
+            of_passage: list[Query] = []
+            for kind, text in self._queries(passage):
+                counts[kind] += 1
+                of_passage.append(self._limited(text))
+            queries.append(of_passage)
         return Generated(queries, dict(counts))
 
     def _limited(self, text: str) -> Query:
         """Return a query of at most ``max_length`` words."""
         count = self.counter.count
-        if count([text])[0] <= self.options.max_length:
+        most = self.options.max_length
+        [length] = count([text])
+        if length <= most:
             return Query(text)
-        return Query(fitting_prefix(text, count, self.options.max_length), cut=True)
+        return Query(fitting_prefix(text, count, most), cut=True)
 
     def _queries(self, passage: Passage) -> list[tuple[str, str]]:
         """Return the kind and the text of each query of a passage."""
-        rng = np.random.default_rng((self.options.seed, passage.row, passage.number))
+        seed = (self.options.seed, passage.row, passage.number)
+        rng = np.random.default_rng(seed)
         passage_words = words(passage.text)
         weights = self._weights(passage_words)
         kinds: dict[str, Iterator[str]] = {
@@ -179,7 +185,8 @@ class LexicalGenerator:
             return self._in_turn(passage, kinds, used)
         queries: list[tuple[str, str]] = []
         while kinds and len(queries) < self.options.per_passage:
-            kind = list(kinds)[int(rng.integers(len(kinds)))]
+            drawn = int(rng.integers(len(kinds)))
+            kind = list(kinds)[drawn]
             text = _next_unused(kinds[kind], used)
             if text is None:
                 del kinds[kind]
@@ -193,7 +200,10 @@ class LexicalGenerator:
     ) -> list[tuple[str, str]]:
         """Return queries of the kinds in rotation, "" where a kind has no other one left."""
         turns = kinds_in_turn(
-            self.options.kinds, passage.row, passage.number, self.options.per_passage
+            self.options.kinds,
+            passage.row,
+            passage.number,
+            self.options.per_passage,
         )
         queries: list[tuple[str, str]] = []
         for turn in turns:
@@ -207,20 +217,28 @@ class LexicalGenerator:
         """Return the tf-idf of the distinct words of a passage, in order of first occurrence."""
         assert self._frequencies is not None, "prepare() comes first"
         counts = Counter(terms)
-        idf = inverse_document_frequencies(self._frequencies, len(self.documents), counts)
+        idf = inverse_document_frequencies(
+            self._frequencies,
+            len(self.documents),
+            counts,
+        )
         weights: dict[str, float] = {}
-        for (term, count), weight in zip(counts.items(), idf.tolist(), strict=True):
-            weights[term] = (1 + float(np.log(count))) * weight
+        idf_of_terms = zip(counts.items(), idf.tolist(), strict=True)
+        for (term, count), idf_of_term in idf_of_terms:
+            term_frequency = 1 + float(np.log(count))
+            weights[term] = term_frequency * idf_of_term
         return weights
 
     def _sentences(self, passage: Passage, weights: dict[str, float]) -> Iterator[str]:
         """Yield the sentences of a passage except for the title, the most salient first."""
         text = passage.text
-        if passage.start == 0 and passage.title and text.startswith(passage.title):
+        is_first = passage.start == 0
+        if is_first and passage.title and text.startswith(passage.title):
             text = text[len(passage.title) :]
         ranges = sentence_ranges(text, self.options.language)
         sentences = [text[start:end] for start, end in ranges]
-        yield from sorted(sentences, key=lambda sentence: -_salience(sentence, weights))
+        sentences.sort(key=lambda sentence: -_salience(sentence, weights))
+        yield from sentences
 
 
 def _next_unused(texts: Iterator[str], used: Collection[tuple[str, ...]]) -> str | None:
@@ -245,7 +263,8 @@ def _term_queries(
     rng: np.random.Generator,
 ) -> Iterator[str]:
     """Yield draws of terms, until draws repeat earlier ones."""
-    best = sorted(weights, key=lambda term: -weights[term])[:_TOP_TERMS]
+    ranked = sorted(weights, key=lambda term: -weights[term])
+    best = ranked[:_TOP_TERMS]
     best.sort(key=passage_words.index)
     probabilities = np.array([weights[term] for term in best])
     probabilities /= probabilities.sum()

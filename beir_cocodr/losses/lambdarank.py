@@ -98,12 +98,14 @@ def _wide(scores: Tensor) -> Tensor:
 
 def _ranks(scores: Tensor, present: Tensor) -> Tensor:
     """Return (B, n) ranks from 1, highest score first, ties by position, absent documents last."""
-    order = scores.masked_fill(~present, -torch.inf).argsort(
-        dim=1,
-        descending=True,
-        stable=True,
+    of_present = scores.masked_fill(~present, -torch.inf)
+    order = of_present.argsort(dim=1, descending=True, stable=True)
+    ranks = torch.arange(
+        1,
+        scores.shape[1] + 1,
+        device=scores.device,
+        dtype=scores.dtype,
     )
-    ranks = torch.arange(1, scores.shape[1] + 1, device=scores.device, dtype=scores.dtype)
     return torch.empty_like(scores).scatter_(1, order, ranks.expand_as(scores))
 
 
@@ -222,10 +224,16 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             with_backward: Run the backward pass, and return a detached loss.
         """
         assert labels is not None
-        columns = [torch.cat(column) for column in reps]
+        query, *documents = [torch.cat(column) for column in reps]
         present = labels != -torch.inf  # (B, n)
-        scores, mask = self._scores(columns[0], columns[1:], present)
-        loss = lambda_rank_distillation_loss(scores, labels, mask, self.reduction, over_ranks=True)
+        scores, mask = self._scores(query, documents, present)
+        loss = lambda_rank_distillation_loss(
+            scores,
+            labels,
+            mask,
+            self.reduction,
+            over_ranks=True,
+        )
         if with_backward:
             torch.autograd.backward(loss)
             loss = loss.detach()
@@ -302,10 +310,10 @@ def _check_columns(columns: list[dict[str, Tensor]], in_batch: bool) -> None:
 
 def _check_labels(labels: Tensor | None, documents: int) -> None:
     """Check that the labels are a score of each document."""
-    if labels is None or labels.ndim != 2 or labels.shape[1] != documents:
-        shape = None
-        if labels is not None:
-            shape = tuple(labels.shape)
+    shape = None
+    if labels is not None:
+        shape = tuple(labels.shape)
+    if labels is None or labels.shape[1:] != (documents,):
         raise ValueError(
             f"labels must be teacher scores of the documents, (B, {documents}); got {shape}"
         )
@@ -325,7 +333,8 @@ def _text_hashes(columns: list[dict[str, Tensor]]) -> Tensor:
     """
     hashes = []
     for column in columns:
-        tokens = (column["input_ids"] + 1).masked_fill(column["attention_mask"] == 0, 0)
+        is_padding = column["attention_mask"] == 0
+        tokens = (column["input_ids"] + 1).masked_fill(is_padding, 0)
         powers = torch.full_like(tokens[0], _FACTOR).cumprod(0)  # beyond 64 bits they wrap around
         mixed = (tokens * powers).sum(dim=1)
         hashes.append(mixed ^ (mixed >> 29))

@@ -141,8 +141,9 @@ class HybridHead(SavedModule):
 
     def analysis_of(self, terms: Sequence[str]) -> str:
         """Return a hash of a vocabulary, and of how the analyzer reads it now."""
+        analysed = self.analyze(" ".join(terms))
         stop_words = sorted(self.analyze.stop_words)
-        return json_sha256([list(terms), self.analyze(" ".join(terms)), stop_words])
+        return json_sha256([list(terms), analysed, stop_words])
 
     def features(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Return the known terms of (n,) texts.
@@ -180,9 +181,11 @@ class HybridHead(SavedModule):
             return counts
         wide = torch.float32 if counts.device.type == "mps" else torch.float64
         lengths = features["content_terms"].clamp(min=1).to(wide)
-        norms = length_norms(lengths, self.mean_length, self.k1, self.b)[_text_rows(features)]
+        norms_of_texts = length_norms(lengths, self.mean_length, self.k1, self.b)
+        norms = norms_of_texts[_text_rows(features)]
         saturated = counts / (counts + norms)
-        weights: Tensor = saturated.float() * self.idf[features["terms"]]
+        idf = self.idf[features["terms"]]
+        weights: Tensor = saturated.float() * idf
         return weights
 
     def lexical(self, features: dict[str, Tensor], task: str) -> Tensor:
@@ -205,7 +208,8 @@ class HybridHead(SavedModule):
         if self.hashed:
             lost = self._hashed_sums(features, weights)
             if self.components:
-                lost = (lost - parts[-1] @ self.hashed_projection) * self.hashed_weight**0.5
+                kept = parts[-1] @ self.hashed_projection
+                lost = (lost - kept) * self.hashed_weight**0.5
             parts.append(lost)
         return torch.cat(parts, dim=1)
 
@@ -217,9 +221,10 @@ class HybridHead(SavedModule):
         buckets = self._buckets.to(device)
         signs = self._signs.to(device)
         sums = torch.zeros(count * self.hashed, device=device)
+        first_places = _text_rows(features) * self.hashed
         sums.index_add_(
             0,
-            _text_rows(features) * self.hashed + buckets[numbers],
+            first_places + buckets[numbers],
             weights * signs[numbers],
         )
         return sums.reshape(count, self.hashed)
@@ -249,14 +254,13 @@ class HybridHead(SavedModule):
             dense = F.normalize(dense, dim=-1) if self.normalize else dense
             lexical = self.lexical(flat_terms(features), task)
             if task == "document":
-                vectors = torch.cat(
-                    [dense, (lexical - self.mean) * self.scale],
-                    dim=-1,
-                )
+                scaled = (lexical - self.mean) * self.scale
+                vectors = torch.cat([dense, scaled], dim=-1)
             else:
                 weight = self._query_weights(dense, features)
                 vectors = torch.cat([dense, lexical, weight], dim=-1)
-                vectors = vectors if parts else self.join(vectors)
+                if not parts:
+                    vectors = self.join(vectors)
         features["sentence_embedding"] = vectors
         return features
 
@@ -265,10 +269,8 @@ class HybridHead(SavedModule):
         if not self.weight_by_length:
             return torch.full_like(dense[:, :1], self.bm25_weight)
         of_term, least, most = BY_LENGTH
-        weights: Tensor = (of_term * features["content_terms"][:, None]).clamp(
-            least,
-            most,
-        )
+        terms = features["content_terms"][:, None]
+        weights: Tensor = (of_term * terms).clamp(least, most)
         return weights
 
     def join(self, parts: Tensor) -> Tensor:
@@ -276,9 +278,11 @@ class HybridHead(SavedModule):
         dense = parts[:, : self.dimension]
         lexical = parts[:, self.dimension : -1]
         weight = parts[:, -1:]
+        standardized_dense = over_deviation(dense, self.dense_spread)
+        standardized_lexical = over_deviation(lexical, self.lexical_spread)
         joined = [
-            over_deviation(dense, self.dense_spread) / (1 + weight),
-            over_deviation(lexical, self.lexical_spread) * weight / (1 + weight) / self.scale,
+            standardized_dense / (1 + weight),
+            standardized_lexical * weight / (1 + weight) / self.scale,
         ]
         return torch.cat(joined, dim=-1)
 
@@ -286,7 +290,8 @@ class HybridHead(SavedModule):
         """Return what follows the dense vectors of (n,) documents, (n, r + hashed) on the CPU."""
         features = self.features(texts)
         on_device = {name: part.to(self.idf.device) for name, part in features.items()}
-        part: Tensor = (self.lexical(on_device, "document") - self.mean) * self.scale
+        lexical = self.lexical(on_device, "document")
+        part: Tensor = (lexical - self.mean) * self.scale
         return part.cpu()
 
     def get_embedding_dimension(self) -> int:
@@ -322,15 +327,18 @@ class HybridHead(SavedModule):
             InputError: The vocabulary is missing, or the analyzer no longer reads it as it did.
         """
         head = super().load(model_name_or_path, *args, **kwargs)
-        places = {name: value for name, value in kwargs.items() if name in ("subfolder", *PLACES)}
+        names = ("subfolder", *PLACES)
+        places = {name: value for name, value in kwargs.items() if name in names}
         path = load_file_path(model_name_or_path, _TERMS_FILE, **places)
         if path is None:
             raise InputError(
                 f"{model_name_or_path} has lost {_TERMS_FILE}, the terms of its BM25 part; "
                 "fuse it again"
             )
-        terms = Path(path).read_text(encoding="utf-8").split("\n")[:-1]
-        if len(terms) != head.terms or head.analysis_of(terms) != head.analysis:
+        content = Path(path).read_text(encoding="utf-8")
+        terms = content.split("\n")[:-1]
+        is_whole = len(terms) == head.terms
+        if not is_whole or head.analysis_of(terms) != head.analysis:
             raise InputError(
                 f"{path}: the analyzer does not read its {len(terms)} terms as it did when the "
                 "model was fused; the file is damaged, or bm25s or PyStemmer are of another "
@@ -381,13 +389,15 @@ def flat_terms(features: Features) -> dict[str, Tensor]:
 def _terms_of_texts(features: dict[str, Tensor]) -> Tensor:
     """Return how many distinct terms each of (n,) texts has."""
     starts = features["term_starts"]
-    return torch.diff(starts, append=starts.new_tensor([len(features["terms"])]))
+    end = starts.new_tensor([len(features["terms"])])
+    return torch.diff(starts, append=end)
 
 
 def _text_rows(features: dict[str, Tensor]) -> Tensor:
     """Return the row of the text that each term is of."""
     counts = _terms_of_texts(features)
-    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    rows = torch.arange(len(counts), device=counts.device)
+    return torch.repeat_interleave(rows, counts)
 
 
 #: How a saved folder names the head.
@@ -403,7 +413,9 @@ def hash_terms(terms: Sequence[str], buckets: int) -> tuple[Tensor, Tensor]:
 
     hasher = FeatureHasher(buckets, input_type="string")
     rows = hasher.transform([term] for term in terms).tocsr()
-    return torch.from_numpy(rows.indices).long(), torch.from_numpy(rows.data).float()
+    term_buckets = torch.from_numpy(rows.indices).long()
+    term_signs = torch.from_numpy(rows.data).float()
+    return term_buckets, term_signs
 
 
 def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
@@ -417,7 +429,8 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
             covariance loses.
     """
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
-    rounding = _NO_DEVIATION * vectors.norm(dim=-1, keepdim=True) * spread.norm()
+    lengths = vectors.norm(dim=-1, keepdim=True)
+    rounding = _NO_DEVIATION * lengths * spread.norm()
     tiny = torch.finfo(torch.float32).tiny
     divided = vectors / deviation.clamp(min=tiny)
     return torch.where(
@@ -430,7 +443,8 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
 def covariance_root(covariance: Doubles) -> Doubles:
     """Return the symmetric square root of an (m, m) covariance."""
     values, axes = np.linalg.eigh(covariance)
-    root: Doubles = (axes * np.sqrt(values.clip(min=0))) @ axes.T
+    deviations = np.sqrt(values.clip(min=0))
+    root: Doubles = (axes * deviations) @ axes.T
     return root
 
 
@@ -543,7 +557,12 @@ class HybridEncoder(TwoSidedEncoder):
             return self.encode_document([inputs], *args, **kwargs)[0]
         as_tensor = kwargs.pop("convert_to_tensor", False)
         kwargs.pop("convert_to_numpy", None)
-        dense = self.dense_part().encode_document(inputs, *args, convert_to_tensor=True, **kwargs)
+        dense = self.dense_part().encode_document(
+            inputs,
+            *args,
+            convert_to_tensor=True,
+            **kwargs,
+        )
         lexical = self.head.document_part(list(inputs)).to(dense.device)
         vectors = torch.cat([dense.float(), lexical], dim=1)
         return vectors if as_tensor else vectors.cpu().numpy()

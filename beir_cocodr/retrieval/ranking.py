@@ -54,8 +54,9 @@ class Ranking:
         """
         ids = list(queries)
         depth = min(top_k, len(ties))
-        scores = np.zeros((len(ids), depth), np.float32)
-        rows = np.full((len(ids), depth), -1, np.int64)
+        shape = (len(ids), depth)
+        scores = np.zeros(shape, np.float32)
+        rows = np.full(shape, -1, np.int64)
         for i, (query_rows, query_scores) in enumerate(candidates):
             best = best_rows(query_scores, ties[query_rows], depth)
             rows[i, : len(best)] = query_rows[best]
@@ -75,13 +76,16 @@ class Ranking:
             drop_identical_ids: leave out the document whose id is the query's.
             depth: the most pairs of a query; None is all.
         """
-        size = max(1, _HITS // max(1, self.rows.shape[1]))
+        depth_of_rows = max(1, self.rows.shape[1])
+        size = max(1, _HITS // depth_of_rows)
         for start in range(0, len(self.queries), size):
             block = slice(start, start + size)
-            is_result = self.rows[block] >= 0
-            different, positions = _different_rows(self.rows[block][is_result])
+            rows = self.rows[block]
+            is_result = rows >= 0
+            different, positions = _different_rows(rows[is_result])
             names = np.array(ids(different), dtype=object)[positions].tolist()
-            pairs = zip(names, self.scores[block][is_result].tolist(), strict=True)
+            scores = self.scores[block][is_result].tolist()
+            pairs = zip(names, scores, strict=True)
             counts = is_result.sum(axis=1).tolist()
             for query, count in zip(self.queries[block], counts, strict=True):
                 hits = list(islice(pairs, count))
@@ -109,7 +113,9 @@ def _different_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # Many rows of a small corpus are marked, which takes less time than sorting them.
     occurs = np.zeros(last + 1, bool)
     occurs[rows] = True
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[rows]
+    different = np.flatnonzero(occurs)
+    position_of_row = np.cumsum(occurs) - 1
+    return different, position_of_row[rows]
 
 
 class Parts(NamedTuple):
@@ -161,7 +167,8 @@ def best_rows(
     """
     candidates = np.arange(len(scores))
     if top_k < len(scores):
-        last = np.partition(scores, len(scores) - top_k)[len(scores) - top_k]
+        place = len(scores) - top_k
+        last = np.partition(scores, place)[place]
         candidates = np.flatnonzero(scores >= last)
     order = np.lexsort((ties[candidates], -scores[candidates]))
     return candidates[order][:top_k]
@@ -184,7 +191,8 @@ def reciprocal_ranks(lists: Sequence[Ints]) -> tuple[Ints, Doubles]:
     sums = np.zeros(len(rows))
     for ranked in lists:
         ranks = np.arange(1, len(ranked) + 1)
-        sums[np.searchsorted(rows, ranked)] += 1 / (RRF_CONSTANT + ranks)
+        places = np.searchsorted(rows, ranked)
+        sums[places] += 1 / (RRF_CONSTANT + ranks)
     return rows, sums
 
 
@@ -208,8 +216,9 @@ def overlap(
     is_result = best >= 0
     is_same = best[:, :, None] == ranked[:, None, :]  # (Q, depth, depth)
     is_shared = is_same.any(axis=2) & is_result
+    shared = is_shared.sum(axis=1)
     results = is_result.sum(axis=1)
-    shares: Doubles = is_shared.sum(axis=1) / np.maximum(results, 1)
+    shares: Doubles = shared / np.maximum(results, 1)
     return shares
 
 
@@ -218,4 +227,5 @@ def blocks(queries: dict[str, str], size: int) -> Iterator[tuple[list[str], list
     ids = list(queries)
     texts = list(queries.values())
     for start in range(0, len(ids), size):
-        yield ids[start : start + size], texts[start : start + size]
+        block = slice(start, start + size)
+        yield ids[block], texts[block]

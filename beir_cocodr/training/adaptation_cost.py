@@ -85,13 +85,14 @@ class Cost:
 
     def __str__(self) -> str:
         """Return the guess in a sentence."""
-        steps = [f"{name} {describe_seconds(value)}" for name, value in self.seconds.items()]
+        times = [f"{name} {describe_seconds(value)}" for name, value in self.seconds.items()]
+        steps = ", ".join(times)
+        total = describe_seconds(sum(self.seconds.values()))
         disk = describe_size(self.disk_bytes)
         memory = describe_size(self.memory_bytes)
         return (
-            f"this will take about {describe_seconds(sum(self.seconds.values()))} "
-            f"({', '.join(steps)}), {disk} of disk and {memory} "
-            f"of memory: an estimate from a probe, which read {self.rate:,.0f} documents a second"
+            f"this will take about {total} ({steps}), {disk} of disk and {memory} of memory: an "
+            f"estimate from a probe, which read {self.rate:,.0f} documents a second"
         )
 
 
@@ -110,7 +111,9 @@ def estimate(
         should do again.
     """
     cache = VectorCache.of(model, documents)
-    missing = len(documents) if cache is None else cache.count_missing(documents)
+    missing = len(documents)
+    if cache is not None:
+        missing = cache.count_missing(documents)
     left = [training for training in trainings if not training.finished]
     if not left and not missing:
         return None
@@ -145,15 +148,18 @@ def probe(model: COCODR, documents: Documents) -> float:
     started = time.perf_counter()
     model.encode_document(texts, show_progress_bar=False)
     seconds = max(time.perf_counter() - started, 1e-6)
-    tokens_a_second = sum(_lengths(model, texts)) / seconds
-    lengths = _lengths(model, _texts(model, documents, _COUNTED))
+    encoded_tokens = sum(_lengths(model, texts))
+    tokens_a_second = encoded_tokens / seconds
+    counted_texts = _texts(model, documents, _COUNTED)
+    lengths = _lengths(model, counted_texts)
     return tokens_a_second * len(lengths) / sum(lengths)
 
 
 def _texts(model: COCODR, documents: Documents, most: int) -> list[str]:
     """Return the texts of at most so many documents, evenly spaced."""
     rows = spaced_rows(len(documents), most)
-    return [model.text_format.document(document) for document in documents.take(rows)]
+    text_of = model.text_format.document
+    return [text_of(document) for document in documents.take(rows)]
 
 
 def _lengths(model: COCODR, texts: Sequence[str]) -> list[int]:
@@ -205,5 +211,9 @@ def training_seconds(
         return min(options.sample / rate, corpus_seconds)
     workload = options.workload(training.examples)
     texts = workload.steps * options.batch_size * workload.texts
-    passes = _TRAINING if options.cached_mini_batch() is None else _TRAINING + 1
-    return passes * texts / rate + workload.searches * corpus_seconds
+    passes = _TRAINING
+    if options.cached_mini_batch() is not None:
+        passes += 1
+    training_time = passes * texts / rate
+    search_time = workload.searches * corpus_seconds
+    return training_time + search_time

@@ -98,7 +98,8 @@ def labelled_provenance(collection: Collection) -> CollectionProvenance:
     if not (folder / GENERATION_FILE).is_file():
         return seen
     record = read_generation(folder)
-    return replace(seen, generation={"settings": record.settings, "counts": record.counts})
+    generation = {"settings": record.settings, "counts": record.counts}
+    return replace(seen, generation=generation)
 
 
 def hold_out(
@@ -117,8 +118,11 @@ def hold_out(
         that is no query, with a warning if a share is wanted.
     """
     chosen = collection if selecting is None else selecting
-    names = np.random.default_rng(seed).permutation(sorted(relevant_rows(chosen))).tolist()
-    count = len(names) if selecting is not None else int(options.held_out * len(names))
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(sorted(relevant_rows(chosen))).tolist()
+    count = len(names)
+    if selecting is None:
+        count = int(options.held_out * len(names))
     held = names[: min(count, options.most_held_out)]
     if not held:
         if options.held_out:
@@ -144,13 +148,16 @@ def held_out_scores(collection: Collection, ranking: Ranking) -> Floats:
     """Return (Q,) reciprocal ranks at 10 of ranked queries, by the judgements of a collection."""
     judged = {query: collection.qrels[query] for query in ranking.queries}
     results = ranking.results(collection.documents, depth=_DEPTH)
-    scores: Floats = score_queries(parse_measures(MEASURE), judged, results)[MEASURE]
+    values = score_queries(parse_measures(MEASURE), judged, results)
+    scores: Floats = values[MEASURE]
     return scores
 
 
 def keep_weights(model: COCODR, file: Path) -> str:
     """Write a model's weights, and return the file's checksum."""
-    state = {name: weight.detach().cpu().clone() for name, weight in model.state_dict().items()}
+    state = {}
+    for name, weight in model.state_dict().items():
+        state[name] = weight.detach().cpu().clone()
     with atomic_path(file) as temporary:
         save_file(state, temporary)
     return file_sha256(file)
@@ -206,13 +213,19 @@ class CheckpointSelection(TrainerCallback):
         self.model = model
         self.text_format = text_format
         self.read = read
-        self.every = planned_steps(-1, options.select_epochs or 1.0, examples, options.batch_size)
+        self.every = planned_steps(
+            max_steps=-1,
+            epochs=options.select_epochs or 1.0,
+            examples=examples,
+            batch_size=options.batch_size,
+        )
         self.folder = output / CHECKPOINTS / _FOLDER
         relevant = relevant_rows(held)
         others = bm25_negatives(held, text_format, CANDIDATES)
-        self.candidates = {
-            query: np.concatenate([relevant[query], others[query]]) for query in held.queries
-        }
+        self.candidates: dict[str, Ints] = {}
+        for query in held.queries:
+            rows = [relevant[query], others[query]]
+            self.candidates[query] = np.concatenate(rows)
         self._measured: set[int] = set()
 
     def on_train_begin(
@@ -231,7 +244,8 @@ class CheckpointSelection(TrainerCallback):
     ) -> None:
         """Measure, if it is time."""
         # The host makes a step too many where it resumes from the last one.
-        if state.global_step % self.every == 0 and state.global_step <= state.max_steps:
+        is_due = state.global_step % self.every == 0
+        if is_due and state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
     def on_train_end(
@@ -300,7 +314,8 @@ class CheckpointSelection(TrainerCallback):
 
     def _own_ranks(self) -> list[float]:
         """Return the reciprocal ranks of this process's share of the queries."""
-        return self.reciprocal_ranks(list(self.candidates)[rank() :: world_size()])
+        queries = list(self.candidates)
+        return self.reciprocal_ranks(queries[rank() :: world_size()])
 
     def reciprocal_ranks(self, queries: Sequence[str]) -> list[float]:
         """Return the reciprocal ranks at 10 of some held-out queries, in their order."""
@@ -309,7 +324,8 @@ class CheckpointSelection(TrainerCallback):
         scored: list[tuple[Ints, Floats]] = []
         for start in range(0, len(queries), _BLOCK):
             scored += self._scores(queries[start : start + _BLOCK])
-        ranking = Ranking.of_best(queries, scored, self.held.documents.tie_ranks(), _DEPTH)
+        ties = self.held.documents.tie_ranks()
+        ranking = Ranking.of_best(queries, scored, ties, _DEPTH)
         ranks: list[float] = held_out_scores(self.held, ranking).tolist()
         return ranks
 
@@ -350,7 +366,8 @@ class CheckpointSelection(TrainerCallback):
         else:
             scores = self._vector_scores(query_texts, texts, places)
         for query, candidates, values in zip(queries, rows, scores, strict=True):
-            wrong = candidates[~np.isfinite(values)]
+            is_finite = np.isfinite(values)
+            wrong = candidates[~is_finite]
             if len(wrong):
                 raise NonFiniteScores(self.held.documents.ids(wrong[:1]), [query])
         return list(zip(rows, scores, strict=True))
@@ -362,9 +379,15 @@ class CheckpointSelection(TrainerCallback):
         pairs = []
         for query, candidates in zip(queries, places, strict=True):
             pairs += [(query, document) for document in texts[candidates]]
-        raw = self.model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
-        ends = np.cumsum([len(candidates) for candidates in places])
-        return np.split(np.asarray(raw, np.float32), ends[:-1])
+        raw = self.model.predict(
+            pairs,
+            activation_fn=torch.nn.Identity(),
+            show_progress_bar=False,
+        )
+        lengths = [len(candidates) for candidates in places]
+        ends = np.cumsum(lengths)
+        scores = np.asarray(raw, np.float32)
+        return np.split(scores, ends[:-1])
 
     def _vector_scores(
         self, queries: Sequence[str], texts: np.ndarray, places: Sequence[Ints]

@@ -109,7 +109,8 @@ class _CellSearch:
         """Return the queries that this process searches for."""
         if not self.together:
             return queries
-        return dict(list(queries.items())[rank() :: world_size()])
+        share = list(queries.items())[rank() :: world_size()]
+        return dict(share)
 
     @property
     def reports(self) -> bool:
@@ -123,7 +124,8 @@ def cell_tasks(rows: Sequence[ModelRow], units: Sequence[TrainingUnit]) -> list[
     groups = []
     for unit in units:
         for seed in seeds:
-            groups.append([CellTask(row, unit, seed) for row in rows if seed in row.seeds])
+            rows_of_seed = [row for row in rows if seed in row.seeds]
+            groups.append([CellTask(row, unit, seed) for row in rows_of_seed])
     return groups
 
 
@@ -163,7 +165,8 @@ class Cells:
         """
         cells: dict[tuple[str, str, int], list[Cell]] = {}
         for tasks in cell_tasks(rows, units):
-            for task, cell in zip(tasks, self._of_set(tasks), strict=True):
+            cells_of_set = self._of_set(tasks)
+            for task, cell in zip(tasks, cells_of_set, strict=True):
                 key = (task.unit.group, task.row.name, task.seed)
                 cells.setdefault(key, []).append(cell)
             if not keep_models:
@@ -179,11 +182,15 @@ class Cells:
         for task, cell in zip(tasks, begun, strict=True):
             if cell is not None:
                 self._remember(task, cell)
-        missing = [i for i, cell in enumerate(begun) if cell is None or self._lacks(cell)]
+        missing = []
+        for i, cell in enumerate(begun):
+            if cell is None or self._lacks(cell):
+                missing.append(i)
         for first in range(0, len(missing), world_size()):
             some = missing[first : first + world_size()]
             round_tasks = [tasks[i] for i in some]
-            completed = self._of_round(round_tasks, [begun[i] for i in some])
+            round_begun = [begun[i] for i in some]
+            completed = self._of_round(round_tasks, round_begun)
             for i, cell in zip(some, completed, strict=True):
                 begun[i] = cell
                 self._remember(tasks[i], cell)
@@ -205,20 +212,20 @@ class Cells:
         together = on_main(lambda: [fewer and is_shared(model, self.recipe) for model in models])
         searches = []
         for i, task in enumerate(tasks):
-            searches.append(
-                _CellSearch(
-                    task=task,
-                    cell=begun[i],
-                    model=models[i],
-                    seconds=seconds[i],
-                    together=together[i],
-                )
+            search = _CellSearch(
+                task=task,
+                cell=begun[i],
+                model=models[i],
+                seconds=seconds[i],
+                together=together[i],
             )
+            searches.append(search)
         apart = [i for i, search in enumerate(searches) if not search.together]
 
         def complete_own() -> Cell | None:
             if rank() < len(apart):
-                return self._complete(searches[apart[rank()]])
+                own = apart[rank()]
+                return self._complete(searches[own])
             return None
 
         completed = do_each(complete_own)
@@ -228,7 +235,8 @@ class Cells:
                 cells[i] = cell
         for i, search in enumerate(searches):
             if search.together:
-                cells[i] = gather(self._complete(search))[0]
+                parts = gather(self._complete(search))
+                cells[i] = parts[0]
         return [cells[i] for i in range(len(searches))]
 
     def _remember(self, task: CellTask, cell: Cell) -> None:
@@ -257,7 +265,9 @@ class Cells:
         if cell.path != task.row.path:
             wanted = task.row.path or "a trained model"
             raise InputError(f"{file} was made with {made_with}, not {wanted}; {way_out}")
-        if cell.path_sha256 is not None and cell.path_sha256 != task.path_sha256():
+        if cell.path_sha256 is None:
+            return cell
+        if cell.path_sha256 != task.path_sha256():
             raise InputError(
                 f"{file} was made with {made_with}, which has changed since; {way_out}"
             )
@@ -286,12 +296,14 @@ class Cells:
             )
             self._write(search, cell)
         for name, collection in self.ood.items():
-            if name not in cell.ood:
-                means = self.known.get((search.model, name))
-                if means is None:
-                    means = self._means(search, collection)
-                cell = replace(cell, ood=cell.ood | {name: means})
-                self._write(search, cell)
+            if name in cell.ood:
+                continue
+            means = self.known.get((search.model, name))
+            if means is None:
+                means = self._means(search, collection)
+            ood = cell.ood | {name: means}
+            cell = replace(cell, ood=ood)
+            self._write(search, cell)
         return cell
 
     def _write(self, search: _CellSearch, cell: Cell) -> None:
@@ -324,7 +336,9 @@ class Cells:
             queries |= test.queries
         results, retrieval = self._results(search, documents, queries, policy == "drop")
         share = search.share(queries)
-        scores = {name: self._judge(search, test, share, results) for name, test in tests.items()}
+        scores: dict[str, Scores] = {}
+        for name, test in tests.items():
+            scores[name] = self._judge(search, test, share, results)
         return scores, retrieval
 
     def _results(
@@ -382,7 +396,8 @@ class Cells:
         """
         qrels = {query: grades for query, grades in test.qrels.items() if query in share}
         measures = parse_measures(self.measures)
-        values = score_queries(measures, qrels, {query: results[query] for query in qrels})
+        judged = {query: results[query] for query in qrels}
+        values = score_queries(measures, qrels, judged)
         here: Scores = {}
         for measure, query_scores in values.items():
             here[measure] = dict(zip(qrels, query_scores.tolist(), strict=True))
@@ -441,9 +456,11 @@ def _search_together(
     share = search.share(queries)
     vectors: Any = None
     if isinstance(ranker, Dense):
-        ranker.encode_together(on_main(lambda: work) / "corpus")
+        work_of_first = on_main(lambda: work)
+        ranker.encode_together(work_of_first / "corpus")
         # All queries are encoded, because the description tells how many of them were cut.
-        vectors = ranker.encode_queries(list(queries.values()))[rank() :: world_size()]
+        texts = list(queries.values())
+        vectors = ranker.encode_queries(texts)[rank() :: world_size()]
     rankings: list[Ranking] = []
 
     def search_share() -> None:

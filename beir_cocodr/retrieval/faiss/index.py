@@ -55,14 +55,16 @@ def recall_against_exact(
     """
     if not len(queries) or not sample or not depths:
         raise InputError("recall needs at least one query and one depth")
-    drawn = np.asarray(queries)[building.sample_rows(len(queries), sample, seed)]
+    rows = building.sample_rows(len(queries), sample, seed)
+    drawn = np.asarray(queries)[rows]
     corpus = building.blocks(building.as_embeddings(vectors))
     _, exact = search_chunks(drawn, corpus, max(depths))
     exact_rows = exact.numpy()
     _, index_rows = index.search(drawn, exact_rows.shape[1])
     recall: dict[str, float] = {}
     for k in depths:
-        recall[f"recall@{k}"] = float(overlap(index_rows, exact_rows, k).mean())
+        shares = overlap(index_rows, exact_rows, k)
+        recall[f"recall@{k}"] = float(shares.mean())
     recall["queries"] = len(drawn)
     return recall
 
@@ -123,10 +125,16 @@ class FaissIndex:
             NonFiniteScores: If vectors are NaN or infinite. It names their rows.
         """
         embeddings = building.as_embeddings(vectors)
-        parts, sample = building.build_parts(embeddings, options or FaissOptions(), queries, key)
+        parts, sample = building.build_parts(
+            embeddings,
+            options or FaissOptions(),
+            queries,
+            key,
+        )
         index = cls(parts, device)
         if parts.options.recall_queries:
-            index._measure(embeddings, sample, "documents" if queries is None else "given")
+            source = "documents" if queries is None else "given"
+            index._measure(embeddings, sample, source)
         return index
 
     def search(
@@ -162,11 +170,13 @@ class FaissIndex:
         k = min(top_k, self.count)
         transform = self._parts.transform
         changed = transform.transform_queries(raw, np.float64)
-        scores, rows = self._candidates(self._parts.layout.queries(changed), k, ties)
+        placed = self._parts.layout.queries(changed)
+        scores, rows = self._candidates(placed, k, ties)
         if stored is not None:
             scores = _inner_products(raw, stored, rows)
         else:
-            scores = scores + (changed @ transform.document_mean)[:, None]
+            mean_scores = changed @ transform.document_mean
+            scores = scores + mean_scores[:, None]
         return best_candidates(scores, rows, k, ties)
 
     def tuned(
@@ -184,7 +194,11 @@ class FaissIndex:
         other = copy(self)  # both share the index itself, which may be on a GPU
         other.options = replace(self.options, **set_changes)
         other.record = self.record | {"recall": None}
-        other._parts = replace(self._parts, options=other.options, record=other.record)
+        other._parts = replace(
+            self._parts,
+            options=other.options,
+            record=other.record,
+        )
         return other
 
     def save(self, folder: str | Path) -> None:
@@ -249,7 +263,9 @@ class FaissIndex:
         """Return scores of transformed vectors, and rows, at least k of each."""
         kind = self.options.kind
         parts = self._parts
-        wanted = self.options.over_fetch * k if kind in QUANTISED else k + _TIES
+        wanted = k + _TIES
+        if kind in QUANTISED:
+            wanted = self.options.over_fetch * k
         depth = min(self.count, wanted)
         index = self._searched
         if depth > building.GPU_DEPTH and index is not parts.index:
@@ -257,12 +273,14 @@ class FaissIndex:
             index = parts.index
         scores, rows = index.search(placed, depth, params=self._parameters())
         if kind == "hnsw":
-            return _inner_products(placed, _stored(parts.index.storage), rows), rows
+            stored = _stored(parts.index.storage)
+            return _inner_products(placed, stored, rows), rows
         wide = scores.astype(np.float64)
         if parts.remainders is not None:
             wide += parts.remainders[rows]
         if kind == "flat" and depth > k:
-            is_tied = scores[:, k - 1] == scores[:, -1]
+            kth_scores = scores[:, k - 1]
+            is_tied = kth_scores == scores[:, -1]
             tied = np.flatnonzero(is_tied)
             if len(tied):
                 self._settle_ties(placed, k, ties, tied, (wide, rows))
@@ -317,13 +335,16 @@ def _stored(index: Any) -> Embeddings:
     faiss = building.import_faiss()
     flat = faiss.downcast_index(index)
     numbers = faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d)
-    return MemoryEmbeddings(as_matrix(numbers.reshape(flat.ntotal, flat.d), "vectors"))
+    vectors = numbers.reshape(flat.ntotal, flat.d)
+    return MemoryEmbeddings(as_matrix(vectors, "vectors"))
 
 
 def _inner_products(queries: Array, vectors: Embeddings, rows: Ints) -> Doubles:
     """Return (Q, c) scores of (Q, c) rows, summed in float64; a row of -1 has no meaningful one."""
     scores = np.empty(rows.shape)
-    for query, row, score in zip(queries.astype(np.float64), rows.clip(min=0), scores, strict=True):
+    wide_queries = queries.astype(np.float64)
+    existing_rows = rows.clip(min=0)
+    for query, row, score in zip(wide_queries, existing_rows, scores, strict=True):
         candidates = vectors.rows(row).numpy().astype(np.float64)
         # Not with BLAS: its sums depend on the place of a vector in the matrix, and equal vectors
         # must tie.
@@ -351,4 +372,5 @@ def best_candidates(
     order = np.lexsort((ranks, -narrow), axis=-1)
     best = order[:, :k]
     best_scores = np.take_along_axis(narrow, best, axis=1)
-    return best_scores, np.take_along_axis(rows, best, axis=1)
+    best_rows = np.take_along_axis(rows, best, axis=1)
+    return best_scores, best_rows

@@ -101,15 +101,17 @@ class FaissOptions(Options):
             return self
         training = min(count, self.train_size)
         nlist = self.nlist or _default_lists(count, training)
-        bits = self.pq_bits or max(1, min(8, training.bit_length() - 1))
+        bits = self.pq_bits or _default_bits(training)
+        codebook = 2**bits
         self._check_centroids("nlist", nlist, training)
-        self._check_centroids("pq_bits", 2**bits, training)
-        codes = self.pq_m or -(-width // _DIMENSIONS_PER_CODE)
+        self._check_centroids("pq_bits", codebook, training)
+        codes = self.pq_m or math.ceil(width / _DIMENSIONS_PER_CODE)
         if codes > width:
             raise InputError(
                 f"pq_m {codes} is more than the {width} dimensions that it divides; lower it"
             )
-        nprobe = min(self.nprobe or max(8, nlist // 16), nlist)
+        nprobe = self.nprobe or max(8, nlist // 16)
+        nprobe = min(nprobe, nlist)
         logger.info(
             "ivfpq over %d vectors: %d lists, %d of them read, %d codes of %d bits, %d training "
             "vectors",
@@ -120,14 +122,20 @@ class FaissOptions(Options):
             bits,
             training,
         )
-        if training < _POINTS_PER_CENTROID * 2**bits:
+        if training < _POINTS_PER_CENTROID * codebook:
             logger.warning(
                 "%d training vectors are few for %d codes: quantisation will describe the corpus "
                 "badly; kind sq8 or hnsw suits a corpus of this size better",
                 training,
-                2**bits,
+                codebook,
             )
-        return replace(self, nlist=nlist, nprobe=nprobe, pq_m=codes, pq_bits=bits)
+        return replace(
+            self,
+            nlist=nlist,
+            nprobe=nprobe,
+            pq_m=codes,
+            pq_bits=bits,
+        )
 
     def _check_centroids(self, name: str, centroids: int, training: int) -> None:
         if centroids > training:
@@ -141,6 +149,12 @@ def _default_lists(count: int, training: int) -> int:
     """Return 4 √N, or fewer where a list would get too few training vectors."""
     wanted = round(4 * math.sqrt(count))
     return max(1, min(wanted, training // _POINTS_PER_CENTROID))
+
+
+def _default_bits(training: int) -> int:
+    """Return 8, or fewer where there are less than 2^8 training vectors."""
+    most = training.bit_length() - 1
+    return max(1, min(8, most))
 
 
 @dataclass(frozen=True)
@@ -233,9 +247,11 @@ def documents_as_queries(documents: Array) -> Doubles:
             "another transform than folding"
         )
     variance = -1 / negated
-    mean = wide[:, -k:] * variance / 2
+    doubled_ratio = wide[:, -k:]  # 2μ/σ²
+    mean = doubled_ratio * variance / 2
     one = np.ones((len(wide), 1))
     if wide.shape[1] % 2:
-        return np.concatenate([one, variance + mean**2, mean], axis=1)
+        second_moment = variance + mean**2
+        return np.concatenate([one, second_moment, mean], axis=1)
     product = -1 / wide[:, 1:2]
     return np.concatenate([one, product, mean**2, mean], axis=1)

@@ -82,7 +82,8 @@ class ContextViews(Views):
         starts: list[Bools] = []
         for table in tables:
             rows = table.data.column("row").to_numpy()
-            starts.append(np.diff(rows, prepend=-1) != 0)
+            is_start = np.diff(rows, prepend=-1) != 0
+            starts.append(is_start)
         self.document = np.cumsum(np.concatenate(starts))
         self._check_size()
 
@@ -116,7 +117,8 @@ class ContextViews(Views):
 
     def _keys(self, row: int) -> list[str]:
         # No text begins with a zero byte, so a document is not taken for one.
-        return [f"\0{self.document[row]}", *self.texts(row)]
+        document_key = f"\0{self.document[row]}"
+        return [document_key, *self.texts(row)]
 
     def __len__(self) -> int:
         """Return the number of passages."""
@@ -196,13 +198,14 @@ class ContextViews(Views):
     def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
         """Return a passage and its neighbour, or two spans of it; None if it has a single span."""
         text = self.passages[row]["text"]
-        neighbours = [
-            near
-            for near in (row - 1, row + 1)
-            if 0 <= near < len(self) and self.document[near] == self.document[row]
-        ]
+        neighbours = []
+        for near in (row - 1, row + 1):
+            exists = 0 <= near < len(self)
+            if exists and self.document[near] == self.document[row]:
+                neighbours.append(near)
         if neighbours:
-            drawn = neighbours[int(rng.integers(len(neighbours)))]
+            number = int(rng.integers(len(neighbours)))
+            drawn = neighbours[number]
             return text, self.passages[drawn]["text"]
         tokens = self._drawing_tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
         offsets = tokens["offset_mapping"]
@@ -216,7 +219,8 @@ class ContextViews(Views):
         """Count the passages that are alone in their document, and those without two spans."""
         after_last = self._document_count() + 1
         changes = np.diff(self.document, prepend=0, append=after_last) != 0
-        alone = np.flatnonzero(changes[:-1] & changes[1:])
+        is_alone = changes[:-1] & changes[1:]
+        alone = np.flatnonzero(is_alone)
         without_spans = 0
         for begin in range(0, len(alone), _CHUNK):
             rows = alone[begin : begin + _CHUNK].tolist()
@@ -224,7 +228,10 @@ class ContextViews(Views):
             read = [text[:MOST_CHARACTERS] for text in texts]
             tokens = self.model.tokenizer(read, **BARE_TOKENS)["input_ids"]
             without_spans += sum(len(ids) <= self.options.span_tokens for ids in tokens)
-        return {"passages_alone": len(alone), "passages_never_mixed": without_spans}
+        return {
+            "passages_alone": len(alone),
+            "passages_never_mixed": without_spans,
+        }
 
     def _truncated(self, most: int = 1000) -> dict[str, float]:
         """Return column to the share of its texts that is cut."""
