@@ -263,7 +263,8 @@ def read_literally(
         special = _special_words(tokenizer, special)
     if not special:
         return _unchanged
-    pattern = regex.compile("|".join(regex.escape(token) for token in special))
+    escaped = [regex.escape(token) for token in special]
+    pattern = regex.compile("|".join(escaped))
     return partial(_divide, pattern)
 
 
@@ -408,8 +409,10 @@ class WholeWordMasker:
         labels[chosen] = ids[chosen]
         masked = ids.copy()
         fate = rng.random(len(chosen))
-        masked[chosen[fate < 0.8]] = self.mask_id
-        replaced = chosen[(fate >= 0.8) & (fate < 0.9)]
+        is_masked = fate < 0.8
+        is_replaced = ~is_masked & (fate < 0.9)
+        masked[chosen[is_masked]] = self.mask_id
+        replaced = chosen[is_replaced]
         masked[replaced] = rng.choice(self.ordinary, size=len(replaced))
         return masked, labels
 
@@ -425,8 +428,9 @@ class WholeWordMasker:
         # always starts a word.
         begins = ~self.continues[ids[positions]]
         begins[0] = True
-        begins[1:] |= positions[1:] - positions[:-1] > 1
-        starts = begins.nonzero()[0]
+        distances = np.diff(positions)
+        begins[1:] |= distances > 1
+        starts = np.flatnonzero(begins)
         ends = np.append(starts[1:], len(positions))
         sizes = (ends - starts).tolist()
         words: list[int] = []

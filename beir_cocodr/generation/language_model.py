@@ -129,16 +129,22 @@ class ModelGenerator:
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
         """Return the queries of a shard's passages, and the number of passages that were cut."""
         asked = self._asked(passages)
-        prompts = [self._prompt(passages[row].text, template) for row, template in asked]
-        rows_cut = {row for (row, _), (_, is_cut) in zip(asked, prompts, strict=True) if is_cut}
-        lengths = np.array(self.counter.count([prompt for prompt, _ in prompts]))
+        prompts: list[str] = []
+        rows_cut: set[int] = set()
+        for row, template in asked:
+            prompt, is_cut = self._prompt(passages[row].text, template)
+            prompts.append(prompt)
+            if is_cut:
+                rows_cut.add(row)
+        lengths = np.array(self.counter.count(prompts))
         longest_first = np.argsort(-lengths, kind="stable")
         written: list[list[Query]] = [[] for _ in asked]
         size = self.options.batch_size
         for batch, start in enumerate(range(0, len(prompts), size)):
             positions = longest_first[start : start + size].tolist()
             seed = (self.options.seed, shard, batch)
-            sampled = self._sampled([prompts[position][0] for position in positions], seed)
+            batch_prompts = [prompts[position] for position in positions]
+            sampled = self._sampled(batch_prompts, seed)
             for position in positions:
                 written[position] = [next(sampled) for _ in range(self._samples)]
         queries: list[list[Query]] = [[] for _ in passages]
@@ -153,7 +159,10 @@ class ModelGenerator:
         asked = []
         for row, passage in enumerate(passages):
             kinds = kinds_in_turn(
-                self.options.kinds, passage.row, passage.number, self.options.per_passage
+                self.options.kinds,
+                passage.row,
+                passage.number,
+                self.options.per_passage,
             )
             asked += [(row, self.templates[kind]) for kind in kinds]
         return asked
@@ -178,11 +187,14 @@ class ModelGenerator:
                 output = self.model.generate(**inputs, generation_config=self.sampling)
         start = self.query_start(inputs["input_ids"].shape[1])
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
-        ends = torch.tensor(_as_list(self.sampling.eos_token_id), dtype=written.dtype)
+        end_ids = _as_list(self.sampling.eos_token_id)
+        ends = torch.tensor(end_ids, dtype=written.dtype)
         has_ended = torch.isin(written, ends).any(1)
-        cut = ~has_ended & (written.shape[1] >= self.options.max_length)
+        is_full = written.shape[1] >= self.options.max_length
+        is_cut = ~has_ended & is_full
         texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
-        return map(Query, map(self.query_text, texts), cut.tolist())
+        query_texts = map(self.query_text, texts)
+        return map(Query, query_texts, is_cut.tolist())
 
     def _inputs(self, prompts: list[str]) -> dict[str, torch.Tensor]:
         encoded = self.tokenizer(
@@ -234,7 +246,8 @@ class ModelGenerator:
             return None
         most = min(limits)
         room = most - self.reserved_tokens()
-        without_passage = max(self.counter.count([_filled(template, "") for template in templates]))
+        empty_prompts = [_filled(template, "") for template in templates]
+        without_passage = max(self.counter.count(empty_prompts))
         if room < without_passage + _LEAST_PASSAGE:
             raise InputError(
                 f"generator {self.name!r} reads {most} tokens, too few for its prompt and a query "

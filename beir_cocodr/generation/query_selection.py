@@ -124,7 +124,8 @@ class ConsistencyFilter:
                 texts = {str(number): text for number, (_, text) in enumerate(block)}
                 rows = np.array([row for row, _ in block])
                 ranking = ranker.search(texts, self.top)
-                yield (ranking.rows == rows[:, None]).any(axis=1)
+                is_own = ranking.rows == rows[:, None]  # (n, top)
+                yield is_own.any(axis=1)
 
     @contextmanager
     def _open(self, folder: Path | None) -> Iterator[Ranker]:
@@ -172,7 +173,8 @@ def select_queries(
         _, first_rows = np.unique(hashes, return_index=True)
         is_first = np.zeros(len(kept), bool)
         is_first[first_rows] = True
-        counts["duplicates"] = int((kept & ~is_first).sum())
+        is_repeated = kept & ~is_first
+        counts["duplicates"] = int(is_repeated.sum())
         kept &= is_first
     if consistency is not None:
         candidates = compress(shards.texts(), kept)
@@ -207,14 +209,18 @@ def without_near_duplicates(texts: Sequence[str], similarity: float) -> Bools:
         Efficient similarity joins for near duplicate detection, 2008 (the prefix filter).
     """
     word_sets = [frozenset(words(text)) for text in texts]
-    frequencies = Counter(word for word_set in word_sets for word in word_set)
+    frequencies: Counter[str] = Counter()
+    for word_set in word_sets:
+        frequencies.update(word_set)
     kept = np.zeros(len(texts), bool)
     with_word: dict[str, list[int]] = defaultdict(list)
     for row, word_set in enumerate(word_sets):
         rarest_first = sorted(word_set, key=lambda word: (frequencies[word], word))
-        length = len(word_set) - math.ceil(similarity * len(word_set) - _ROUNDING) + 1
-        prefix = rarest_first[:length]
-        candidates = {other for word in prefix for other in with_word[word]}
+        least_shared = math.ceil(similarity * len(word_set) - _ROUNDING)
+        prefix = rarest_first[: len(word_set) - least_shared + 1]
+        candidates: set[int] = set()
+        for word in prefix:
+            candidates.update(with_word[word])
         kept[row] = all(_jaccard(word_set, word_sets[other]) < similarity for other in candidates)
         if kept[row]:
             for word in prefix:
@@ -223,7 +229,8 @@ def without_near_duplicates(texts: Sequence[str], similarity: float) -> Bools:
 
 
 def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    return len(a & b) / len(a | b)
+    shared = len(a & b)
+    return shared / len(a | b)
 
 
 def write_queries(

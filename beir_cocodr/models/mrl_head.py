@@ -113,7 +113,8 @@ class MRLHead(SavedModule):
         mean, variance = self.distribution(features)  # (B, k) each
         if flatten:
             to_vector = flatten_query if task == "query" else flatten_document
-            log_reference = self.k * math.log(math.log(2) / self.beta)
+            reference_variance = math.log(2) / self.beta
+            log_reference = self.k * math.log(reference_variance)
             vectors = to_vector(mean, variance, self.formula, log_reference)
         else:
             vectors = torch.cat([mean, variance], dim=-1)
@@ -151,7 +152,8 @@ class MRLHead(SavedModule):
 
     def get_embedding_dimension(self) -> int:
         """Return the number of dimensions of flattened vectors."""
-        return 2 * self.k + (1 if self.formula == "exact" else 2)
+        more = 1 if self.formula == "exact" else 2
+        return 2 * self.k + more
 
     def on_model_ready(self, model: Any) -> None:
         """Add [VAR] again; the host calls it after loading, as it resets a tokenizer's template."""
@@ -176,7 +178,8 @@ def add_variance_token(model: Any) -> None:
     empty = list(tokenizer("")["input_ids"])
     if empty[1:2] == [vocabulary.get(VARIANCE_TOKEN)]:
         return
-    if not tokenizer.is_fast or len(empty) != 2 or empty[0] != tokenizer.cls_token_id:
+    begins_with_cls = len(empty) == 2 and empty[0] == tokenizer.cls_token_id
+    if not tokenizer.is_fast or not begins_with_cls:
         tokens = tokenizer.convert_ids_to_tokens(empty)
         raise InputError(
             "MRL needs a BERT-like encoder, whose tokenizer makes [CLS] text [SEP] of a text; "

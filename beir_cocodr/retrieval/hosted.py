@@ -132,10 +132,12 @@ class HostRetriever:
         Raises:
             NonFiniteScores: If one is NaN or infinite. It names the document and the query.
         """
-        if np.isfinite(scores).all():
+        is_finite = np.isfinite(scores)
+        if is_finite.all():
             return
-        query, column = np.argwhere(~np.isfinite(scores))[0]
-        raise NonFiniteScores(self.documents.ids(rows[[column]]), [queries[query]])
+        query, column = np.argwhere(~is_finite)[0]
+        ids = self.documents.ids(rows[[column]])
+        raise NonFiniteScores(ids, [queries[query]])
 
 
 def load_host(kind: Any, name: str, options: SearchOptions) -> Any:
@@ -154,10 +156,14 @@ def load_host(kind: Any, name: str, options: SearchOptions) -> Any:
         _check_kind(name, kind.__name__, architectures)
         model = kind(name, device=options.encoder.device)
         check_loaded(model, model.tokenizer, name)
-    prompts = {"query": options.encoder.query_prompt, "document": options.encoder.document_prompt}
+    encoder = options.encoder
+    prompts = {
+        "query": encoder.query_prompt,
+        "document": encoder.document_prompt,
+    }
     chosen = {role: prompt for role, prompt in prompts.items() if prompt is not None}
     model.prompts = model.prompts | chosen
-    set_lengths(model[0], options.encoder.query_length, options.encoder.document_length)
+    set_lengths(model[0], encoder.query_length, encoder.document_length)
     return model
 
 
@@ -184,7 +190,8 @@ def _settings(name: str, file: str) -> Json:
     path = load_file_path(name, file)
     if path is None:
         return {}
-    return dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    content = Path(path).read_text(encoding="utf-8")
+    return dict(json.loads(content))
 
 
 class Reranking(HostRetriever):
@@ -192,7 +199,8 @@ class Reranking(HostRetriever):
 
     def load(self, name: str) -> CrossEncoder:
         """Load the cross-encoder."""
-        model: CrossEncoder = load_cross_encoder(name, self.options.encoder.device)[0]
+        model: CrossEncoder
+        model, _ = load_cross_encoder(name, self.options.encoder.device)
         return model
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
@@ -205,14 +213,16 @@ class Reranking(HostRetriever):
             scores = self._scores(text, rows)
             self.check_finite(scores[None], rows, [query])
             scored.append((rows, scores))
-        return Ranking.of_best(queries, scored, self.documents.tie_ranks(), min(top_k, self.depth))
+        depth = min(top_k, self.depth)
+        return Ranking.of_best(queries, scored, self.documents.tie_ranks(), depth)
 
     def _scores(self, query: str, rows: Ints) -> Floats:
         """Return (n,) float32 scores of documents for a query."""
         if not len(rows):
             return np.empty(0, np.float32)
         query = self.read(query)
-        pairs = [(query, document) for document in self.texts(self.documents.take(rows))]
+        documents = self.texts(self.documents.take(rows))
+        pairs = [(query, document) for document in documents]
         raw = self.encode(
             self.model.predict,
             pairs,
@@ -254,7 +264,8 @@ class Sparse(HostRetriever):
             return
         parts = []
         for documents in self.documents.chunks(4 * CHUNK):
-            parts.append(self._vectors(self.model.encode_document, self.texts(documents)))
+            texts = self.texts(documents)
+            parts.append(self._vectors(self.model.encode_document, texts))
         # (V, N) in CSR format, in which a row is the list of a dimension.
         self._postings = sparse.vstack(parts, format="csc").T
 
@@ -274,13 +285,17 @@ class Sparse(HostRetriever):
     def describe(self) -> Json:
         """Describe the ranker for records."""
         self.prepare()
-        active = float(self._postings.nnz / self._postings.shape[1])
+        documents = self._postings.shape[1]
         return self.described(
-            model="sparse", similarity="dot", active_dimensions_of_a_document=active
+            model="sparse",
+            similarity="dot",
+            active_dimensions_of_a_document=float(self._postings.nnz / documents),
         )
 
     def _vectors(self, encode: Any, texts: list[str]) -> Any:
         """Encode n texts as an (n, V) float32 matrix in CSR format."""
-        vectors = self.encode(encode, texts, convert_to_sparse_tensor=True).cpu().coalesce()
+        encoded = self.encode(encode, texts, convert_to_sparse_tensor=True)
+        vectors = encoded.cpu().coalesce()
         values = vectors.values().float().numpy()
-        return sparse.csr_matrix((values, vectors.indices().numpy()), shape=tuple(vectors.shape))
+        places = vectors.indices().numpy()
+        return sparse.csr_matrix((values, places), shape=tuple(vectors.shape))

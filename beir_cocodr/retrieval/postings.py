@@ -201,22 +201,19 @@ class Postings:
         documents = len(vocabulary.lengths)
         starts = np.concatenate([[0], np.cumsum(vocabulary.sizes)])
         terms = len(vocabulary.numbers)
+        size = int(starts[-1])
         postings = cls(
             vocabulary=vocabulary.numbers,
             documents=documents,
             starts=_new_array(folder, "starts", terms + 1, np.int64),
-            rows=_new_array(folder, "rows", int(starts[-1]), np.int32),
-            weights=_new_array(
-                folder,
-                "weights",
-                int(starts[-1]),
-                np.float32,
-            ),
+            rows=_new_array(folder, "rows", size, np.int32),
+            weights=_new_array(folder, "weights", size, np.float32),
             most=_new_array(folder, "most", terms, np.float32),
         )
         postings.starts[:] = starts
         postings.most[:] = 0
-        idf = inverse_document_frequencies(vocabulary.sizes, documents).astype(np.float32)
+        wide_idf = inverse_document_frequencies(vocabulary.sizes, documents)
+        idf = wide_idf.astype(np.float32)
         mean_length = 1.0
         if documents:
             mean_length = float(vocabulary.lengths.mean())
@@ -226,7 +223,8 @@ class Postings:
             norms = length_norms(block.lengths, mean_length, k1, b)
             tf = block.counts.astype(np.float32)
             saturated = tf / (norms[block.rows] + tf)
-            weights = (np.repeat(idf[numbers], block.sizes) * saturated).astype(np.float32)
+            idf_of_counts = np.repeat(idf[numbers], block.sizes)
+            weights = (idf_of_counts * saturated).astype(np.float32)
             postings._add(block, numbers, weights, free, first)
             first += len(block.lengths)
         if folder is not None:
@@ -251,8 +249,9 @@ class Postings:
             first: Row of the block's first document.
         """
         begins = np.cumsum(block.sizes) - block.sizes
-        offsets = np.arange(block.sizes.sum())
-        places = np.repeat(free[numbers] - begins, block.sizes) + offsets
+        moves = free[numbers] - begins
+        places = np.arange(block.sizes.sum())
+        places += np.repeat(moves, block.sizes)
         self.rows[places] = block.rows + np.int32(first)
         self.weights[places] = weights
         occurs = block.sizes > 0
@@ -280,12 +279,16 @@ class Postings:
             folder: Where it was written.
             words: Read the vocabulary too.
         """
-        documents, terms = json.loads((folder / _VOCABULARY).read_text(encoding="utf-8"))
+        content = (folder / _VOCABULARY).read_text(encoding="utf-8")
+        documents, terms = json.loads(content)
         vocabulary = {}
         if words:
             vocabulary = {term: number for number, term in enumerate(terms)}
-        # Plain arrays over the map: slices of a memmap cost microseconds each.
-        arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS]
+        arrays = []
+        for name in _ARRAYS:
+            mapped = np.load(folder / f"{name}.npy", mmap_mode="r")
+            # Plain arrays over the map: slices of a memmap cost microseconds each.
+            arrays.append(np.asarray(mapped))
         return cls(vocabulary, documents, *arrays)
 
     def of(self, term: int) -> tuple[Rows, Floats]:
@@ -316,15 +319,10 @@ class Postings:
         for term in terms:
             held, weights = self.of(term)
             if len(held):
-                places = np.minimum(
-                    held.searchsorted(rows.astype(np.int32)),
-                    len(held) - 1,
-                )
-                scores += np.where(
-                    held[places] == rows,
-                    weights[places],
-                    np.float32(0),
-                )
+                places = held.searchsorted(rows.astype(np.int32))
+                places = np.minimum(places, len(held) - 1)
+                has_term = held[places] == rows
+                scores += np.where(has_term, weights[places], np.float32(0))
         return scores
 
     def search(
@@ -345,7 +343,8 @@ class Postings:
             ties: (N,) tie ranks; among equal scores the smaller one comes first.
         """
         width = max(_NARROWEST, self.documents // (_GRID * depth))
-        grid = np.zeros((self.documents // width + 1, width), np.float32)
+        height = self.documents // width + 1
+        grid = np.zeros((height, width), np.float32)
         for terms in queries:
             grid.fill(0)
             self.scores(terms, grid.reshape(-1))
@@ -360,12 +359,14 @@ def _candidates(grid: Floats, depth: int) -> tuple[Ints, Floats]:
     most = grid.max(axis=1)
     least = _TINY
     if len(most) > depth:
-        least = max(least, np.partition(most, len(most) - depth)[-depth])
+        partitioned = np.partition(most, len(most) - depth)
+        least = max(least, partitioned[-depth])
     lines = np.flatnonzero(most >= least)
     scores = grid[lines].reshape(-1)
     places = np.flatnonzero(scores >= least)
     line, column = np.divmod(places, width)
-    return lines[line] * width + column, scores[places]
+    rows = lines[line] * width + column
+    return rows, scores[places]
 
 
 def _new_array(

@@ -50,11 +50,12 @@ class Row:
         """Return column to task, with ``count`` columns for each numbered name."""
         tasks: dict[str, str] = {}
         for name, task in self.columns.items():
-            if name.endswith(NUMBERED):
-                stem = name.removesuffix("n")
-                tasks |= {f"{stem}{number}": task for number in range(1, count + 1)}
-            else:
+            if not name.endswith(NUMBERED):
                 tasks[name] = task
+                continue
+            stem = name.removesuffix("n")
+            for number in range(1, count + 1):
+                tasks[f"{stem}{number}"] = task
         return tasks
 
 
@@ -74,7 +75,9 @@ def rows_with_option(table: Mapping[str, Row], option: str) -> list[str]:
     """Return the names of the rows whose own options have a field of this name."""
     names = []
     for name, row in table.items():
-        if row.options is not None and option in row.options.__dataclass_fields__:
+        if row.options is None:
+            continue
+        if option in row.options.__dataclass_fields__:
             names.append(name)
     return names
 
@@ -83,8 +86,10 @@ def own_fields(tables: Tables) -> Iterator[tuple[type[Options], Field[Any]]]:
     """Yield the fields of all rows' options, with the class that has each."""
     for table in tables.values():
         for row in table.values():
-            if row.options is not None:
-                yield from ((row.options, option_field) for option_field in fields(row.options))
+            if row.options is None:
+                continue
+            for option_field in fields(row.options):
+                yield row.options, option_field
 
 
 def choices(names: Iterable[str], remark: str, last: str = "") -> str:

@@ -58,15 +58,16 @@ def report_services(names: str) -> list[str]:
         return []
     for name in services:
         if name not in REPORTS:
+            known = ", ".join(REPORTS)
             raise InputError(
                 f"report_to {names!r}: the service {name!r} is unknown; give none, or any of "
-                f"{', '.join(REPORTS)} separated by commas"
+                f"{known} separated by commas"
             )
     for name in services:
-        if find_spec(REPORTS[name]) is None:
+        package = REPORTS[name]
+        if find_spec(package) is None:
             raise InputError(
-                f"report_to {name} needs a package that is not installed: pip install "
-                f"{REPORTS[name]}"
+                f"report_to {name} needs a package that is not installed: pip install {package}"
             )
     return services
 
@@ -87,7 +88,8 @@ def planned_steps(
     """
     if max_steps > 0:
         return max_steps
-    return max(1, round(epochs * examples / batch_size))
+    steps = round(epochs * examples / batch_size)
+    return max(1, steps)
 
 
 @dataclass(frozen=True)
@@ -188,9 +190,11 @@ class TrainingOptions(Budget):
         field_name = f"{kind}_options"
         present = getattr(self, field_name)
         expected = table[name].options
-        if present is None and expected is not None:
-            object.__setattr__(self, field_name, expected())
-        elif present is not None and (expected is None or type(present) is not expected):
+        if present is None:
+            if expected is not None:
+                object.__setattr__(self, field_name, expected())
+            return
+        if type(present) is not expected:
             takes = "no options of its own" if expected is None else expected.__name__
             raise InputError(
                 f"{field_name} is {type(present).__name__}, and the {kind} {name} takes {takes}"
@@ -218,7 +222,8 @@ class TrainingOptions(Budget):
 
     def row(self, kind: str) -> Any:
         """Return the chosen row of a kind, such as "weighting"."""
-        return self.TABLES[kind][getattr(self, kind)]
+        name = getattr(self, kind)
+        return self.TABLES[kind][name]
 
     def rows(self) -> list[Row]:
         """Return the chosen rows of all kinds."""
@@ -236,8 +241,10 @@ class TrainingOptions(Budget):
         """Return the texts that gradient caching embeds at a time; None if a batch fits."""
         from beir_cocodr.distributed import world_size
 
-        fits = self.batch_size // world_size() <= self.mini_batch_size
-        return None if fits else self.mini_batch_size
+        batch_of_process = self.batch_size // world_size()
+        if batch_of_process <= self.mini_batch_size:
+            return None
+        return self.mini_batch_size
 
     def with_overrides(self, **overrides: object) -> Self:
         """Return a copy with those overrides that are not None, each put where it belongs.

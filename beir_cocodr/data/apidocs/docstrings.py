@@ -117,14 +117,17 @@ def _call(node: ast.Call, names: Mapping[str, object]) -> str:
     function = node.func
     name = _called(node)
     if name in _TEXT_FUNCTIONS and len(node.args) == 1:
-        return _TEXT_FUNCTIONS[name](_of_type(str, node.args[0], names))
+        text = _of_type(str, node.args[0], names)
+        return _TEXT_FUNCTIONS[name](text)
     if isinstance(function, ast.Attribute) and name == "format":
-        return _format(_of_type(str, function.value, names), node, names)
+        template = _of_type(str, function.value, names)
+        return _format(template, node, names)
     if isinstance(function, ast.Attribute) and name in _STRING_METHODS and not node.keywords:
         arguments = [evaluate(argument, names) for argument in node.args]
         text = _of_type(str, function.value, names)
+        method = getattr(text, name)
         try:
-            return str(getattr(text, name)(*arguments))
+            return str(method(*arguments))
         except (TypeError, ValueError) as error:
             raise NotLiteral(str(error)) from error
     raise NotLiteral(f"call of {name or 'an expression'}")
@@ -145,7 +148,8 @@ def _format(
                 field_name = str(automatic)
                 automatic += 1
             if field_name is not None:
-                pieces.append(str(known.get(field_name, "")))
+                argument = known.get(field_name, "")
+                pieces.append(str(argument))
     except ValueError as error:
         raise NotLiteral(str(error)) from error
     return "".join(pieces)
@@ -291,8 +295,14 @@ class _Reader:
             self.source.definitions.add(node.name)
         text = ast.get_docstring(node, clean=False)
         if text is not None:
-            deprecated = any(_called(decorator) in _DEPRECATED for decorator in node.decorator_list)
-            self.source.docstrings.append(Docstring(self.source.name, name, text, deprecated))
+            decorators = [_called(decorator) for decorator in node.decorator_list]
+            docstring = Docstring(
+                module=self.source.name,
+                name=name,
+                text=text,
+                deprecated=not _DEPRECATED.isdisjoint(decorators),
+            )
+            self.source.docstrings.append(docstring)
         if isinstance(node, ast.ClassDef):
             self.body(node.body, name)
 
@@ -372,13 +382,16 @@ class _Reader:
         Returns:
             Whether the call is one.
         """
-        if _called(call) not in _ADDERS or not 2 <= len(call.args) <= 3:
+        if _called(call) not in _ADDERS:
+            return False
+        if not 2 <= len(call.args) <= 3:
             return False
         module, name = self.documented_object(call, target)
         text: ast.expr = call.args[-1]
         if isinstance(text, ast.Tuple) and len(text.elts) == 2:
             attribute, text = text.elts
-            name = f"{name}.{self.text(attribute) or '?'}"
+            attribute_name = self.text(attribute) or "?"
+            name = f"{name}.{attribute_name}"
         self.record(module, name, text, placed=True)
         return True
 
@@ -415,8 +428,9 @@ class _Reader:
         for alias in node.names:
             if alias.name == "*":
                 self.source.stars.append(home)
-            else:
-                self.source.imports[alias.asname or alias.name] = (home, alias.name)
+                continue
+            local_name = alias.asname or alias.name
+            self.source.imports[local_name] = (home, alias.name)
 
 
 def _flattened(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

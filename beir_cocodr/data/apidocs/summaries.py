@@ -86,7 +86,8 @@ def _drop_marks(text: str) -> str:
     """Remove the marks of reStructuredText, which the rendered page does not show."""
     lines = []
     for line in text.splitlines():
-        if _RULE.match(line) or _PLACEHOLDER.match(line) or _TARGET.match(line):
+        is_mark = _RULE.match(line) or _PLACEHOLDER.match(line) or _TARGET.match(line)
+        if is_mark:
             continue
         directive = _DIRECTIVE.match(line)
         if directive:
@@ -94,7 +95,8 @@ def _drop_marks(text: str) -> str:
             line = ""
             if not kind.startswith(_SILENT_DIRECTIVES):
                 line = f"{indent}{argument or ''}"
-        lines.append(re.sub(r"^(\s*)\.\. \[", r"\1[", line.rstrip()))
+        without_dots = re.sub(r"^(\s*)\.\. \[", r"\1[", line.rstrip())
+        lines.append(without_dots)
     text = _ROLE.sub(_role_text, "\n".join(lines))
     text = _LINK.sub(lambda link: link[1], text)
     text = _LITERAL.sub(lambda literal: literal[2].removeprefix("~"), text)
@@ -164,11 +166,14 @@ def _split_first_sentence(text: str) -> tuple[str, str]:
     if not block or is_argument_list:
         return "", text
     for end in _SENTENCE_END.finditer(block):
-        if not _ABBREVIATION.search(block[: end.start() + 1]):
-            sentence = block[: end.end()]
-            following = f"{block[end.end() :]}{rest}"
-            return " ".join(sentence.split()), following.strip()
-    return " ".join(block.split()).rstrip(":").rstrip(), rest.strip()
+        with_full_stop = block[: end.start() + 1]
+        if _ABBREVIATION.search(with_full_stop):
+            continue
+        sentence = block[: end.end()]
+        following = f"{block[end.end() :]}{rest}"
+        return " ".join(sentence.split()), following.strip()
+    sentence = " ".join(block.split())
+    return sentence.rstrip(":").rstrip(), rest.strip()
 
 
 def _split_first_block(text: str) -> tuple[str, str]:
@@ -177,5 +182,7 @@ def _split_first_block(text: str) -> tuple[str, str]:
     for number, line in enumerate(lines):
         content = line.strip()
         if not content or content.startswith(">>>") or _SECTION.match(content):
-            return "".join(lines[:number]), "".join(lines[number:])
+            block = "".join(lines[:number])
+            rest = "".join(lines[number:])
+            return block, rest
     return text, ""

@@ -89,7 +89,8 @@ class HybridFeedback:
         stored = self.dense.embeddings
         width = 2 * stored.dimensions - self.model.head.dimension
         widened = MappedEmbeddings(stored, self._widen, width)
-        if 4 * len(stored) * width <= self.dense.in_memory:
+        size = 4 * len(stored) * width
+        if size <= self.dense.in_memory:
             return MemoryEmbeddings(widened.load())
         return widened
 
@@ -110,8 +111,10 @@ class HybridFeedback:
     def _joint(self, widened: torch.Tensor) -> torch.Tensor:
         """Return z_d of (n, d + 2m) vectors, (n, d + m)."""
         width = self.model.head.dimension
-        numbers = self.dense.embeddings.dimensions - width
-        return torch.cat([widened[:, :width], widened[:, width + numbers :]], dim=1)
+        lexical_numbers = self.dense.embeddings.dimensions - width
+        dense = widened[:, :width]
+        directions = widened[:, width + lexical_numbers :]
+        return torch.cat([dense, directions], dim=1)
 
     @cached_property
     def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -141,7 +144,8 @@ class HybridFeedback:
         """Return what both parts add to (k,) scores; feedback adds to both."""
         [vector] = self.move({"": query})
         width = self.model.head.dimension
-        lexical = (self.embeddings.rows(rows)[:, width:] @ vector[width:]).numpy()
+        lexical_vectors = self.embeddings.rows(rows)[:, width:]
+        lexical = (lexical_vectors @ vector[width:]).numpy()
         return Parts(scores - lexical, lexical)
 
     def move(self, queries: dict[str, str]) -> torch.Tensor:
@@ -151,7 +155,8 @@ class HybridFeedback:
         first = self.model.join(parts)
         best = self._best(queries, parts, first)  # (Q, documents), -1 where there are fewer
         bm25_weight = parts[:, -1:]
-        feedback = self.weight * self._directions(best) / (1 + bm25_weight)
+        directions = self._directions(best)
+        feedback = self.weight * directions / (1 + bm25_weight)
         width = self.model.head.dimension
         moved = [
             first[:, :width] + feedback[:, :width],
@@ -165,14 +170,18 @@ class HybridFeedback:
         mean, sample = self._sample
         rows = best.clip(min=0).ravel()
         joint = self._joint(self.embeddings.rows(rows)) - mean
+        of_queries = joint.reshape(*best.shape, -1)  # (Q, k, d + m)
         exists = torch.from_numpy(best >= 0)[..., None]
-        sums = (joint.reshape(*best.shape, -1) * exists).sum(dim=1)
-        directions = sums / exists.sum(dim=1).clamp(min=1)
+        sums = (of_queries * exists).sum(dim=1)
+        counts = exists.sum(dim=1)
+        directions = sums / counts.clamp(min=1)
         similarities = directions @ sample.T  # (Q, S)
         deviation = similarities.std(dim=1, correction=0, keepdim=True)
         lengths = directions.norm(dim=1, keepdim=True)
-        rounding = _NO_DEVIATION * lengths * sample.norm(dim=1).max()
-        divided = directions / deviation.clamp(min=torch.finfo(torch.float32).tiny)
+        longest = sample.norm(dim=1).max()
+        rounding = _NO_DEVIATION * lengths * longest
+        tiny = torch.finfo(torch.float32).tiny
+        divided = directions / deviation.clamp(min=tiny)
         return torch.where(deviation <= rounding, torch.zeros_like(directions), divided)
 
     def _best(

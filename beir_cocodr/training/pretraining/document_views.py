@@ -110,10 +110,12 @@ class _TokenCounting:
         return self.parts / f"{start:010}.npy"
 
     def count(self, start: int) -> None:
-        save_array(self.part(start), self.places.write(start))
+        counts = self.places.write(start)
+        save_array(self.part(start), counts)
 
     def merge(self) -> None:
-        save_array(self.file, np.concatenate([np.load(self.part(s)) for s in self.starts]))
+        parts = [np.load(self.part(start)) for start in self.starts]
+        save_array(self.file, np.concatenate(parts))
         rmtree(self.parts)
 
 
@@ -146,9 +148,11 @@ class DocumentViews(Views):
         self.bounds = np.cumsum([0, *sizes])
         self.max_tokens = content_tokens(self.model, self.options.max_length)
         counts = [token_counts(corpus.documents, self.model) for corpus in self.collections]
-        self.places = [TokenPlaces(corpus.documents, self.model) for corpus in self.collections]
-        for places, of_corpus in zip(self.places, counts, strict=True):
+        self.places: list[TokenPlaces] = []
+        for corpus, of_corpus in zip(self.collections, counts, strict=True):
+            places = TokenPlaces(corpus.documents, self.model)
             places.complete(of_corpus[:, 0])
+            self.places.append(places)
         tokens, characters = np.concatenate(counts).T
         own_options = self.options.objective_options
         single_spans = isinstance(own_options, SpanPairOptions) and own_options.single_spans
@@ -157,10 +161,12 @@ class DocumentViews(Views):
         is_used = tokens > least
         if self.two_spans and self.options.whole_sentences:
             counts = [sentence_counts(corpus.documents, self.model) for corpus in self.collections]
-            is_used &= np.concatenate(counts) > 1
+            sentences = np.concatenate(counts)
+            is_used &= sentences > 1
         self.rows = np.flatnonzero(is_used)
         self._check_rows()
-        self._log_rows(len(tokens), int((characters > MOST_CHARACTERS).sum()))
+        is_long = characters > MOST_CHARACTERS
+        self._log_rows(len(tokens), int(is_long.sum()))
 
     def _check_rows(self) -> None:
         if len(self.rows):
@@ -219,7 +225,8 @@ class DocumentViews(Views):
         options = self.options
         views = []
         for row, document in zip(rows, self._documents(rows), strict=True):
-            text = self.model.text_format.document(document)[:MOST_CHARACTERS]
+            whole_text = self.model.text_format.document(document)
+            text = whole_text[:MOST_CHARACTERS]
             offsets = self._places(row)
             seed = (options.seed, self.clock.epoch, row)
             rng = np.random.default_rng(seed)
@@ -232,13 +239,15 @@ class DocumentViews(Views):
                 whole_sentences=options.whole_sentences,
             )
             spanned = SpannedText(text, offsets, ranges, self.max_tokens)
-            views.append(self.view.texts(options.objective_options, spanned, rng))
+            view = self.view.texts(options.objective_options, spanned, rng)
+            views.append(view)
         return views
 
     def _places(self, row: int) -> Ints:
         """Return the (n, 2) character ranges of the tokens of a document."""
         corpus = int(np.searchsorted(self.bounds, row, side="right")) - 1
-        return self.places[corpus].of(row - int(self.bounds[corpus]))
+        first_row = int(self.bounds[corpus])
+        return self.places[corpus].of(row - first_row)
 
     def _documents(self, rows: Sequence[int]) -> list[dict[str, str]]:
         """Return documents in the order of the rows; each corpus is read once."""
@@ -246,6 +255,7 @@ class DocumentViews(Views):
         document_of: dict[int, dict[str, str]] = {}
         for number in np.unique(corpora).tolist():
             of_corpus = np.asarray(rows)[corpora == number]
-            documents = self.collections[number].documents.take(of_corpus - self.bounds[number])
+            corpus = self.collections[number].documents
+            documents = corpus.take(of_corpus - self.bounds[number])
             document_of.update(zip(of_corpus.tolist(), documents, strict=True))
         return [document_of[row] for row in rows]
