@@ -70,11 +70,14 @@ class IrdsSource:
         Splits share them, and an id that a user composed may have them from a shipped one.
         """
         handler = self._dataset.docs_handler()
-        for identifier in (_host().docs_parent_id(self.dataset_id), _namespace(handler)):
-            if identifier and is_registered(identifier):
-                known = _host().load(identifier)
-                if known.has_docs() and known.docs_handler() == handler and known.docs_metadata():
-                    return "ir_datasets", identifier, str(_host().__version__)
+        parent = _host().docs_parent_id(self.dataset_id)
+        for identifier in (parent, _namespace(handler)):
+            if not identifier or not is_registered(identifier):
+                continue
+            known = _host().load(identifier)
+            has_same_documents = known.has_docs() and known.docs_handler() == handler
+            if has_same_documents and known.docs_metadata():
+                return "ir_datasets", identifier, str(_host().__version__)
         return _file_state(handler)
 
     def splits(self) -> list[str]:
@@ -104,7 +107,8 @@ class IrdsSource:
                 hint = f"this id holds the split {self._own_split!r}: ask for that"
             else:
                 hint = describe_splits(available_splits(self.dataset_id))
-            report(error("missing split", file, f"no split {self.wanted_split!r} ({hint})"))
+            message = f"no split {self.wanted_split!r} ({hint})"
+            report(error("missing split", file, message))
 
     def documents(self, report: Report) -> Iterator[Document]:
         """Yield (number, id, title, text).
@@ -165,7 +169,12 @@ class IrdsSource:
             return
         checker = RecordChecker(self.documents_file, report)
         for number, qrel in self._records("qrels", checker):
-            checked = checker.judgement(number, qrel.query_id, qrel.doc_id, qrel.relevance)
+            checked = checker.judgement(
+                number,
+                qrel.query_id,
+                qrel.doc_id,
+                qrel.relevance,
+            )
             if checked is not None:
                 yield checked
 
@@ -176,11 +185,13 @@ class IrdsSource:
         """
         number = 0
         try:
-            for number, record in enumerate(getattr(self._dataset, f"{part}_iter")(), 1):
+            records = getattr(self._dataset, f"{part}_iter")()
+            for number, record in enumerate(records, 1):
                 yield number, record
         # The host documents no exceptions: downloads, archives and parsers each raise their own.
         except Exception as cause:
-            reason = " ".join(f"{type(cause).__name__}: {cause}".split())
+            described = f"{type(cause).__name__}: {cause}"
+            reason = " ".join(described.split())
             message = (
                 f"ir_datasets cannot read its {part} after record {number} ({reason}); check the "
                 "network and IR_DATASETS_HOME, or use a local folder or apidocs/numpy, which needs "
@@ -224,7 +235,8 @@ def available_splits(dataset_id: str) -> list[str]:
     """Return the splits of an id, every ``ID/SPLIT`` with qrels, sorted. It uses no network."""
     prefix = f"{dataset_id}/"
     below = [known for known in _host().registry if known.startswith(prefix)]
-    return sorted(known.removeprefix(prefix) for known in below if _host().load(known).has_qrels())
+    judged = [known for known in below if _host().load(known).has_qrels()]
+    return sorted(known.removeprefix(prefix) for known in judged)
 
 
 def suggestion(dataset_id: str, below: str = "") -> str:
@@ -235,13 +247,14 @@ def suggestion(dataset_id: str, below: str = "") -> str:
         below: only ids that begin with it are suggested, without it.
     """
     known = [known_id for known_id in _host().registry if known_id.startswith(below)]
-    close = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")][:3]
+    inside = [known_id for known_id in known if known_id.startswith(f"{dataset_id}/")]
+    close = inside[:3]
     if not close:
         close = difflib.get_close_matches(dataset_id, known, n=3, cutoff=0.7)
     if not close:
         return "; ir-datasets.com lists the ids"
-    names = [known_id.removeprefix(below) for known_id in close]
-    return f"; did you mean {' or '.join(names)}?"
+    names = " or ".join(known_id.removeprefix(below) for known_id in close)
+    return f"; did you mean {names}?"
 
 
 def _host() -> Any:

@@ -146,25 +146,26 @@ def split_passages(
     """
     passages: list[list[Range]] = [[] for _ in texts]
     long: list[int] = []
-    for row, tokens in enumerate(count([text.strip() for text in texts])):
+    stripped = [text.strip() for text in texts]
+    for row, tokens in enumerate(count(stripped)):
         if tokens > limit:
             long.append(row)
         elif texts[row].strip():
             passages[row] = [_stripped(texts[row])]
     long_texts = [texts[row] for row in long]
-    long_titles = [titles[row] for row in long] if titles else [0] * len(long)
-    sentences = [
-        _sentences(text, title, language)
-        for text, title in zip(long_texts, long_titles, strict=True)
-    ]
+    all_titles = titles or [0] * len(texts)
+    sentences = [_sentences(texts[row], all_titles[row], language) for row in long]
     [added] = count([""])
     groups: list[tuple[int, list[_Unit]]] = []
-    for row, units in zip(long, _units(long_texts, sentences, count, limit), strict=True):
+    units_of_texts = _units(long_texts, sentences, count, limit)
+    for row, units in zip(long, units_of_texts, strict=True):
         for group in _group(units, limit, added):
             groups.append((row, group))
     grouped = []
     for row, group in groups:
-        grouped.append(texts[row][group[0].start : group[-1].end])
+        start = group[0].start
+        end = group[-1].end
+        grouped.append(texts[row][start:end])
     lengths = count(grouped)
     for (row, group), tokens in zip(groups, lengths, strict=True):
         fitting: Iterable[list[_Unit]] = [group]
@@ -381,7 +382,8 @@ class PassageReader:
         file = folder / _COUNTS
         if not file.is_file():
             save_array(file, self._count_passages())
-        before = np.concatenate([[0], np.cumsum(np.load(file))])
+        counts = np.load(file)
+        before = np.concatenate([[0], np.cumsum(counts)])
         total = int(before[-1])
         rng = np.random.default_rng(seed)
         chosen = rng.choice(total, min(size, total), replace=False)
@@ -425,7 +427,15 @@ class PassageReader:
         passages = []
         for row, text, title, parts in zip(rows, texts, titles, ranges, strict=True):
             for number, (start, end) in enumerate(parts):
-                passages.append(Passage(row, number, start, end, text[start:end], title))
+                passage = Passage(
+                    row=row,
+                    number=number,
+                    start=start,
+                    end=end,
+                    text=text[start:end],
+                    title=title,
+                )
+                passages.append(passage)
         return passages
 
     def _is_kept(self, passage: Passage) -> bool:
@@ -434,4 +444,6 @@ class PassageReader:
         before, chosen = self._sample
         number = before[passage.row] + passage.number
         position = np.searchsorted(chosen, number)
-        return bool(position < len(chosen) and chosen[position] == number)
+        if position == len(chosen):
+            return False
+        return bool(chosen[position] == number)

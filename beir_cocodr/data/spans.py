@@ -79,15 +79,17 @@ def span_ranges(
 
 def count_sentences(text: str) -> int:
     """Return the number of a text's sentences; blank ones do not count."""
-    return sum(bool(part.strip()) for part in _SENTENCE_END.split(text))
+    parts = _SENTENCE_END.split(text)
+    return sum(bool(part.strip()) for part in parts)
 
 
 def _sentences(text: str, offsets: Places) -> Iterator[Range]:
     """Stream the token ranges of the sentences, which cover all tokens."""
     ends = [match.start() for match in _SENTENCE_END.finditer(text)]
     first_characters = np.asarray(offsets).reshape(-1, 2)[:, 0]
+    end_tokens = np.searchsorted(first_characters, ends)
     start = 0
-    for end in np.searchsorted(first_characters, ends).tolist():
+    for end in end_tokens.tolist():
         if end > start:
             yield start, end
             start = end
@@ -107,7 +109,8 @@ def _windows(
         limit = start - (start - end) // count
         stop = limit
         for token in range(limit, start, -1):
-            if offsets[token][0] > offsets[token - 1][1]:
+            _, end_before = offsets[token - 1]
+            if offsets[token][0] > end_before:
                 stop = token
                 break
         yield start, stop
@@ -257,8 +260,10 @@ def inverse_cloze(
     query = document.cut(chosen, chosen + 1)
     if rng.random() < keep_query:
         return query, document.cut(first, last)
-    parts = [document.cut(first, chosen), document.cut(chosen + 1, last)]
-    return query, " ".join(part for part in parts if part)
+    before = document.cut(first, chosen)
+    after = document.cut(chosen + 1, last)
+    passage = " ".join(part for part in (before, after) if part)
+    return query, passage
 
 
 def damaged(
@@ -299,4 +304,5 @@ def draw_window(
             larger = [w for w in larger if document.tokens(*w) <= document.max_tokens]
         if not larger:
             return first, last
-        first, last = larger[int(rng.integers(len(larger)))]
+        drawn = int(rng.integers(len(larger)))
+        first, last = larger[drawn]

@@ -74,7 +74,12 @@ def summarize(defects: Iterable[Defect]) -> dict[str, int]:
     counts: Counter[tuple[Severity, str]] = Counter()
     for defect in defects:
         counts[defect.severity, defect.kind] += defect.times
-    order = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+
+    def place(item: tuple[tuple[Severity, str], int]) -> tuple[Severity, int, str]:
+        (severity, kind), count = item
+        return severity, -count, kind
+
+    order = sorted(counts.items(), key=place)
     return {kind: count for (_, kind), count in order}
 
 
@@ -95,10 +100,13 @@ class _CorpusHashes:
         for line, id, title, text in source.documents(report):
             ids.add((id,))
             lines.append(line)
-            text_hashes.append(hash(text.strip() or title.strip()))
+            searched = text.strip() or title.strip()
+            text_hashes.append(hash(searched))
             if title or text:
-                contents.add((hash((title, text)),))
-        report_duplicates(ids.find(self._ids_again), source.documents_file, report)
+                content = hash((title, text))
+                contents.add((content,))
+        repeated_ids = ids.find(self._ids_again)
+        report_duplicates(repeated_ids, source.documents_file, report)
         for line, id, first_line in contents.find(self._contents_again):
             message = f"title and text are those of line {first_line}"
             report(warning("duplicate texts", source.documents_file, message, line, id))
@@ -121,7 +129,8 @@ class _CorpusHashes:
         hashes = hashes_of(ids)
         if not len(self._ids):
             return np.zeros(len(ids), dtype=bool)
-        positions = np.minimum(np.searchsorted(self._ids, hashes), len(self._ids) - 1)
+        last = len(self._ids) - 1
+        positions = np.searchsorted(self._ids, hashes).clip(max=last)
         return cast("Bools", self._ids[positions] == hashes)
 
     def report_queries(self, report: Report) -> None:

@@ -64,13 +64,16 @@ def resolve_models(models: Models) -> dict[str, ModelSpec]:
     """
     if _is_labelled(models):
         assert isinstance(models, Mapping)
-        specs = {str(label): resolve_model(model, str(label)) for label, model in models.items()}
+        specs = {}
+        for key, model in models.items():
+            label = str(key)
+            specs[label] = resolve_model(model, label)
         check_names("model", list(specs))
         return specs
-    if isinstance(models, Iterable) and not isinstance(models, str | Path) and not _is_one(models):
+    several: list[Any] = [models]
+    is_name = isinstance(models, str | Path)
+    if isinstance(models, Iterable) and not is_name and not _is_one(models):
         several = list(models)
-    else:
-        several = [models]
     specs = {}
     for spec in (resolve_model(model) for model in several):
         if spec.name in specs and spec.loaded is not None:
@@ -106,7 +109,7 @@ def resolve_model(
     name = label or type(model).__name__
     if hasattr(model, "mteb_model_meta"):
         model = load_plugin("mteb model")(model)
-    if any(all(hasattr(model, method) for method in methods) for methods in _ENCODES):
+    if _is_encoder(model):
         return ModelSpec(name, "dense", name, loaded=model)
     if isinstance(model, Retriever):
         return ModelSpec(name, RETRIEVER, name, loaded=model)
@@ -115,13 +118,23 @@ def resolve_model(
     raise InputError(f"{argument} is {kind_of(model)}; give {ACCEPTED}")
 
 
+def _is_encoder(model: object) -> bool:
+    """Return true for an object with all methods of one of the ways to encode."""
+    return any(_has_methods(model, methods) for methods in _ENCODES)
+
+
+def _has_methods(model: object, methods: Iterable[str]) -> bool:
+    return all(hasattr(model, method) for method in methods)
+
+
 def _resolve_name(name: str) -> ModelSpec:
     """Return the spec of a name or a path; the path of a file is a run."""
     check_name("model name", name)
     if Path(name).is_file():
         return ModelSpec(name, RUN, name)
     spec = ModelSpec.parse(name)
-    if spec.kind == RUN and not Path(spec.encoder).is_file():
+    is_missing_run = spec.kind == RUN and not Path(spec.encoder).is_file()
+    if is_missing_run:
         raise InputError(
             f"{name!r}: there is no file {spec.encoder!r}; give a TREC run such as evaluate and "
             "search write"

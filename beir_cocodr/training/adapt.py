@@ -285,8 +285,12 @@ class AdaptationPlan:
         joining = [stage for stage in self.settings if not ADAPT_STAGES[stage].trains]
         alone = sorted(trained, key=lambda stage: not ADAPT_STAGES[stage].needs_source)
         chains = [[stage] for stage in alone]
-        chains += [trained[:length] for length in range(2, len(trained) + 1)]
-        joined = [[*chain, stage] for stage in joining for chain in [[], *chains]]
+        for length in range(2, len(trained) + 1):
+            chains.append(trained[:length])
+        joined = []
+        for stage in joining:
+            joined.append([stage])
+            joined += [[*chain, stage] for chain in chains]
         return chains + joined
 
     def chain(self, stages: Sequence[str]) -> Chain:
@@ -295,7 +299,8 @@ class AdaptationPlan:
 
     def folder(self, stages: Sequence[str]) -> Path:
         """Return the folder of the model that some stages train."""
-        return self.output / "models" / "+".join(ADAPT_STAGES[stage].folder for stage in stages)
+        name = "+".join(ADAPT_STAGES[stage].folder for stage in stages)
+        return self.output / "models" / name
 
     def trainings(self) -> list[PlannedTraining]:
         """Return all trainings, for the guess of their cost."""

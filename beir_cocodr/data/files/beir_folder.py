@@ -29,8 +29,9 @@ def link_corpus(collection: Collection, output: Path) -> None:
     source = _beir_corpus(collection)
     if source is None:
         write_corpus(target, collection.documents)
-    else:
-        _link(source, target, None if source.is_relative_to(cache_root().resolve()) else source)
+        return
+    is_cached = source.is_relative_to(cache_root().resolve())
+    _link(source, target, None if is_cached else source)
 
 
 def link_beside(existing: Path, name: str) -> None:
@@ -38,7 +39,8 @@ def link_beside(existing: Path, name: str) -> None:
     target = existing.parent / name
     target.parent.mkdir(exist_ok=True)
     target.unlink(missing_ok=True)
-    _link(existing, target, os.path.relpath(existing, target.parent))
+    path = os.path.relpath(existing, target.parent)
+    _link(existing, target, path)
 
 
 def _link(file: Path, target: Path, path: str | Path | None) -> None:
@@ -71,7 +73,10 @@ def _beir_corpus(collection: Collection) -> Path | None:
         return None
     with path.open(encoding="utf-8") as file:
         first = json.loads(file.readline())
-    return path.resolve() if {"_id", "title", "text"} <= first.keys() else None
+    for field in ("_id", "title", "text"):
+        if field not in first:
+            return None
+    return path.resolve()
 
 
 #: Query id to document id to grade.
@@ -91,7 +96,8 @@ def write_beir_folder(
         root: a folder that may be moved as a whole: links within it are relative, links out of it
             absolute.
     """
-    (folder / "qrels").mkdir(parents=True)
+    judgements = folder / "qrels"
+    judgements.mkdir(parents=True)
     is_within = corpus.is_relative_to(root)
     path = os.path.relpath(corpus, folder) if is_within else corpus.resolve()
     name = "corpus.jsonl.gz" if corpus.name.endswith(".gz") else "corpus.jsonl"
@@ -99,7 +105,7 @@ def write_beir_folder(
     records = ({"_id": query, "text": text} for query, text in queries.items())
     write_jsonl(folder / "queries.jsonl", records)
     for split, qrels in splits.items():
-        write_qrels(folder / "qrels" / f"{split}.tsv", _rows(qrels))
+        write_qrels(judgements / f"{split}.tsv", _rows(qrels))
 
 
 def _rows(qrels: Qrels) -> Iterator[tuple[str, str, int]]:

@@ -64,7 +64,8 @@ class _Outline:
         """End the current section."""
         if self._blocks:
             headings = tuple(text for _, text in self._headings)
-            self.sections.append(Section(headings, "\n\n".join(self._blocks)))
+            text = "\n\n".join(self._blocks)
+            self.sections.append(Section(headings, text))
         self._blocks = []
 
     def content(self, title: str = "") -> Content:
@@ -75,8 +76,9 @@ class _Outline:
         """
         self.end()
         outermost = {headings[0] for headings, _ in self.sections if headings}
-        has_headings = all(headings for headings, _ in self.sections)
-        if len(outermost) == 1 and has_headings and (not title or title in outermost):
+        is_below_one = len(outermost) == 1 and all(headings for headings, _ in self.sections)
+        is_no_other_title = not title or title in outermost
+        if is_below_one and is_no_other_title:
             [title] = outermost
             return Content(
                 title,
@@ -102,10 +104,12 @@ def _read_markdown(data: bytes) -> Content:
     """Read CommonMark with tables by markdown-it-py; YAML front matter may give the title."""
     from markdown_it import MarkdownIt
 
-    title, text = _split_front_matter(decode(data).replace("\r\n", "\n"))
+    markdown = decode(data).replace("\r\n", "\n")
+    title, text = _split_front_matter(markdown)
     outline = _Outline()
     level = 0
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
+    parser = MarkdownIt("commonmark").enable("table")
+    for token in parser.parse(text):
         if token.type == "heading_open":
             level = int(token.tag[1:])
         elif token.type == "inline" and level:
@@ -116,7 +120,8 @@ def _read_markdown(data: bytes) -> Content:
         elif token.type in ("fence", "code_block"):
             outline.block(token.content)
         elif token.type == "html_block":
-            for section in _read_html(token.content.encode()).sections:
+            page = _read_html(token.content.encode())
+            for section in page.sections:
                 outline.block(section.text)
     return outline.content(title)
 
@@ -192,7 +197,8 @@ def _without_open_tag(data: bytes) -> bytes:
     The parser would look for the end of each such tag, which takes quadratic time.
     """
     end = data.rfind(b">") + 1
-    return data[:end] + data[end:].replace(b"<", b"&lt;")
+    behind = data[end:].replace(b"<", b"&lt;")
+    return data[:end] + behind
 
 
 class _HtmlReader:
@@ -204,7 +210,9 @@ class _HtmlReader:
 
     def end_line(self) -> None:
         """Add what was read since the last block as a block."""
-        lines = (" ".join(line.split()) for line in self._line.splitlines())
+        lines = []
+        for line in self._line.splitlines():
+            lines.append(" ".join(line.split()))
         self.outline.block("\n".join(lines))
         self._line = ""
 
@@ -270,7 +278,8 @@ def _read_rst(data: bytes) -> Content:
             elif not isinstance(child, nodes.Invisible):
                 visit(child, depth)
 
-    visit(publish_doctree(decode(data), settings_overrides=_RST_SETTINGS), 0)
+    document = publish_doctree(decode(data), settings_overrides=_RST_SETTINGS)
+    visit(document, 0)
     return outline.content()
 
 
@@ -282,10 +291,12 @@ def _read_pdf(data: bytes) -> Content:
     outline = _Outline()
     for number, page in enumerate(reader.pages, 1):
         outline.heading(1, f"page {number}")
-        outline.block(re.sub(r"(?<=\w)-\n(?=[a-z])", "", page.extract_text()))
+        joined = re.sub(r"(?<=\w)-\n(?=[a-z])", "", page.extract_text())
+        outline.block(joined)
     title = reader.metadata.title if reader.metadata else None
     outline.end()
-    return Content(" ".join(str(title or "").split()), outline.sections)
+    words = str(title or "").split()
+    return Content(" ".join(words), outline.sections)
 
 
 def _read_docx(data: bytes) -> Content:
@@ -302,7 +313,9 @@ def _read_docx(data: bytes) -> Content:
             for row in part.rows:
                 outline.block(" ".join(cell.text for cell in row.cells))
             continue
-        style = (part.style.name or "") if part.style else ""
+        style = ""
+        if part.style:
+            style = part.style.name or ""
         level = style.removeprefix("Heading ")
         if level != style and level.isdecimal():
             outline.heading(int(level), part.text)
@@ -320,7 +333,8 @@ def _check_unpacked_size(data: bytes) -> None:
         TooLarge: it is more than is read of any document.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if sum(part.file_size for part in archive.infolist()) > MOST_BYTES:
+        unpacked = sum(part.file_size for part in archive.infolist())
+        if unpacked > MOST_BYTES:
             raise TooLarge(f"more than {MOST_BYTES >> 20} MiB unpacked; split it")
 
 
@@ -372,7 +386,9 @@ def document_suffix(path: PurePath) -> str:
 def missing_package(path: PurePath) -> str | None:
     """Return the package that reads a document and is not installed, None where nothing is."""
     package = PACKAGES.get(document_suffix(path))
-    return package if package is not None and find_spec(package) is None else None
+    if package is None or find_spec(package) is not None:
+        return None
+    return package
 
 
 def read_document(path: Path) -> bytes:
@@ -443,11 +459,12 @@ def guesses(path: PurePath, data: bytes) -> tuple[str, ...]:
     suffix = document_suffix(path)
     if suffix in _BINARY or marked_encoding(data) is not None or is_utf8(data):
         return ()
-    if suffix in (".html", ".htm") and b"\0" not in data and _CHARSET.search(data[:2048]):
+    has_nul = b"\0" in data
+    if suffix in (".html", ".htm") and not has_nul and _CHARSET.search(data[:2048]):
         return ()
     likely = likely_encodings(data)
     if not likely:
-        raise Unreadable(NUL if suffix and b"\0" in data else NO_TEXT)
+        raise Unreadable(NUL if suffix and has_nul else NO_TEXT)
     return likely
 
 
@@ -464,11 +481,14 @@ def read_content(path: PurePath, data: bytes, encoding: str | None = None) -> Co
     """
     reader = DOCUMENTS.get(document_suffix(path), _read_text)
     try:
-        return reader(data if encoding is None else as_utf8(data, encoding))
+        if encoding is not None:
+            data = as_utf8(data, encoding)
+        return reader(data)
     except RecursionError:
         reason = "nested too deeply"
     except UnicodeDecodeError as cause:
-        reason = f"not {_NAMES.get(cause.encoding, cause.encoding)} at byte {cause.start + 1}"
+        name = _NAMES.get(cause.encoding, cause.encoding)
+        reason = f"not {name} at byte {cause.start + 1}"
     except Exception as cause:  # each library raises its own on broken files
         reason = f"{type(cause).__name__}: {first_line(cause)}"
     raise Unreadable(f"cannot be read ({reason}); repair it, or move it out of the folder")

@@ -56,16 +56,20 @@ def write_opensearch(folder: Path, handed: HandedOver) -> WrittenFiles:
     _write_json(folder / HTTP_FILE, http)
     names = []
     for number, block in enumerate(_blocks(handed)):
-        names.append(f"bulk-{number:05}.ndjson")
+        name = f"bulk-{number:05}.ndjson"
         lines = [_bulk_lines(record.collection, *point) for point in block]
-        _write_checked(folder / names[-1], "".join(lines))
+        _write_checked(folder / name, "".join(lines))
+        names.append(name)
     return WrittenFiles(names, {"pipeline": PIPELINE})
 
 
 def _opensearch_index(handed: HandedOver) -> Json:
     """Return the index's settings and mapping: our parameters of BM25, and the dot product."""
     is_english = handed.record.analyzer in (None, "english")
-    text: Json = {"type": "text", "analyzer": "english" if is_english else "standard"}
+    text: Json = {
+        "type": "text",
+        "analyzer": "english" if is_english else "standard",
+    }
     copied = {**text, "copy_to": "contents"}
     vector: Json = {
         "type": "knn_vector",
@@ -78,7 +82,12 @@ def _opensearch_index(handed: HandedOver) -> Json:
             "similarity": {"default": {"type": "BM25", "k1": K1, "b": B}},
         },
         "mappings": {
-            "properties": {"title": copied, "text": copied, "contents": text, "vector": vector}
+            "properties": {
+                "title": copied,
+                "text": copied,
+                "contents": text,
+                "vector": vector,
+            }
         },
     }
 
@@ -123,9 +132,10 @@ def _bulk_lines(collection: str, document: dict[str, str], vector: Floats) -> st
             f"document {id[:60]!r}... has an id of {len(id.encode())} bytes, and OpenSearch takes "
             f"at most {_LONGEST_ID}; shorten it in the corpus"
         )
-    action = {"index": {"_index": collection, "_id": id}}
-    fields = json.dumps({"title": document["title"], "text": document["text"]})
-    return f'{json.dumps(action)}\n{fields[:-1]}, "vector": {_numbers(vector)}}}\n'
+    action = json.dumps({"index": {"_index": collection, "_id": id}})
+    texts = json.dumps({"title": document["title"], "text": document["text"]})
+    open_texts = texts.removesuffix("}")
+    return f'{action}\n{open_texts}, "vector": {_numbers(vector)}}}\n'
 
 
 def write_weaviate(folder: Path, handed: HandedOver) -> WrittenFiles:
@@ -135,10 +145,11 @@ def write_weaviate(folder: Path, handed: HandedOver) -> WrittenFiles:
     _write_json(folder / HTTP_FILE, _weaviate_http(handed))
     names = []
     for number, block in enumerate(_blocks(handed)):
-        names.append(f"batch-{number:05}.json")
+        name = f"batch-{number:05}.json"
         objects = [_weaviate_object(record.collection, *point) for point in block]
         content = ",\n".join(objects)
-        _write_checked(folder / names[-1], f'{{"objects": [\n{content}\n]}}\n')
+        _write_checked(folder / name, f'{{"objects": [\n{content}\n]}}\n')
+        names.append(name)
     return WrittenFiles(names, {"alpha": round(record.dense_share, 6)})
 
 
@@ -154,7 +165,10 @@ def _weaviate_class(handed: HandedOver) -> Json:
         "vectorizer": "none",
         "vectorIndexType": "hnsw",
         "vectorIndexConfig": {"distance": "dot"},
-        "invertedIndexConfig": {"bm25": {"k1": K1, "b": B}, "stopwords": {"preset": "en"}},
+        "invertedIndexConfig": {
+            "bm25": {"k1": K1, "b": B},
+            "stopwords": {"preset": "en"},
+        },
         "properties": properties,
     }
 
@@ -183,10 +197,18 @@ def _weaviate_http(handed: HandedOver) -> Json:
 def _weaviate_object(collection: str, document: dict[str, str], vector: Floats) -> str:
     """Return an object as JSON; its UUID follows from the document's id."""
     id = document["_id"]
-    properties = {"doc_id": id, "title": document["title"], "text": document["text"]}
-    object_id = str(uuid.uuid5(uuid.NAMESPACE_URL, id))
-    fields = json.dumps({"class": collection, "id": object_id, "properties": properties})
-    return f'{fields[:-1]}, "vector": {_numbers(vector)}}}'
+    properties = {
+        "doc_id": id,
+        "title": document["title"],
+        "text": document["text"],
+    }
+    fields = {
+        "class": collection,
+        "id": str(uuid.uuid5(uuid.NAMESPACE_URL, id)),
+        "properties": properties,
+    }
+    open_object = json.dumps(fields).removesuffix("}")
+    return f'{open_object}, "vector": {_numbers(vector)}}}'
 
 
 def _blocks(handed: HandedOver) -> Iterator[list[tuple[dict[str, str], Floats]]]:
@@ -201,7 +223,8 @@ def _blocks(handed: HandedOver) -> Iterator[list[tuple[dict[str, str], Floats]]]
 
 def _numbers(vector: Floats) -> str:
     """Return a vector as JSON with nine digits, from which float32 is read back to the bit."""
-    return "[" + ", ".join(f"{number:.9g}" for number in vector.tolist()) + "]"
+    numbers = ", ".join(f"{number:.9g}" for number in vector.tolist())
+    return f"[{numbers}]"
 
 
 def _write_json(path: Path, content: Json) -> None:

@@ -84,15 +84,13 @@ class StoreIds:
             self._write_array(_ORDER, order.to_numpy().astype(np.uint32))
         if _RANKS in names:
             ranks = np.empty(self.count, dtype=np.uint32)
-            ranks[self._array(_ORDER)] = np.arange(
-                self.count,
-                dtype=np.uint32,
-            )
+            ascending = np.arange(self.count, dtype=np.uint32)
+            ranks[self._array(_ORDER)] = ascending
             self._write_array(_RANKS, ranks)
 
     def _write_ids(self, ids: pa.ChunkedArray) -> None:
-        schema = pa.schema([pa.field("id", pa.large_string(), nullable=False)])
-        table = pa.table([ids], schema=schema)
+        column = pa.field("id", pa.large_string(), nullable=False)
+        table = pa.table([ids], schema=pa.schema([column]))
         with checksums.checked_path(self.folder / _IDS) as temporary:
             # Ids are all different: a dictionary of them would be a second copy.
             pq.write_table(
@@ -154,11 +152,12 @@ class StoreIds:
         )
         if not len(unique):
             return []
-        if unique[0] < 0 or unique[-1] >= self.count:
-            raise IndexError(
-                f"rows run from 0 to {self.count - 1}, not {unique[0]} to {unique[-1]}"
-            )
-        group_changes = np.flatnonzero(np.diff(unique // _GROUP)) + 1
+        least = unique[0]
+        largest = unique[-1]
+        if least < 0 or largest >= self.count:
+            raise IndexError(f"rows run from 0 to {self.count - 1}, not {least} to {largest}")
+        groups = unique // _GROUP
+        group_changes = np.flatnonzero(np.diff(groups)) + 1
         ids: list[str] = []
         with self._table() as table:
             for group_rows in np.split(unique, group_changes):
@@ -171,7 +170,8 @@ class StoreIds:
         problem = f"{self.folder / _IDS} is broken"
         with explained(problem, ENCODE_AGAIN, OSError, pa.ArrowException):
             column = table.read_row_group(group, columns=["id"]).column("id")
-            ids: list[str] = column.take(pa.array(rows - group * _GROUP)).to_pylist()
+            rows_in_group = pa.array(rows - group * _GROUP)
+            ids: list[str] = column.take(rows_in_group).to_pylist()
         return ids
 
     def _table(self) -> pq.ParquetFile:

@@ -50,7 +50,8 @@ class TokenPlaces:
 
     def __post_init__(self) -> None:
         """Name the files by all that they depend on."""
-        self.folder = cache_folder(KIND) / json_sha256(self.identity)[:32]
+        key = json_sha256(self.identity)
+        self.folder = cache_folder(KIND) / key[:32]
         self._parts: dict[int, Ints] = {}
 
     @property
@@ -78,7 +79,12 @@ class TokenPlaces:
         self.bounds = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         with filling_cache(self.folder.parent):
             # A tokenizer takes all cores by itself.
-            share_over_ranks(self.starts, lambda device: self.write, self._is_kept, seconds=0)
+            share_over_ranks(
+                tasks=self.starts,
+                start=lambda device: self.write,
+                is_done=self._is_kept,
+                seconds=0,
+            )
 
     def write(self, start: int) -> Array:
         """Tokenise the documents of a file, and write it.
@@ -86,18 +92,22 @@ class TokenPlaces:
         Returns:
             (n, 2) int32: the tokens of each document, without special ones, and its characters.
         """
-        rows = np.arange(start, min(start + _PART, len(self.documents)))
+        stop = min(start + _PART, len(self.documents))
+        documents = self.documents.take(np.arange(start, stop))
         text_format = self.model.text_format
-        texts = [text_format.document(document) for document in self.documents.take(rows)]
+        texts = [text_format.document(document) for document in documents]
         read = [text[:MOST_CHARACTERS] for text in texts]
         places: list[Sequence[Range]] = []
         if read:
             settings: Json = {"return_offsets_mapping": True, **BARE_TOKENS}
             places = self.model.tokenizer(read, **settings)["offset_mapping"]
-        arrays = [np.array(ranges, np.int32).reshape(-1, 2) for ranges in places]
+        arrays = [np.zeros((0, 2), np.int32)]
+        counts: list[tuple[int, int]] = []
+        for ranges, text in zip(places, texts, strict=True):
+            arrays.append(np.array(ranges, np.int32).reshape(-1, 2))
+            counts.append((len(ranges), len(text)))
         self.folder.mkdir(parents=True, exist_ok=True)
-        save_array(self._file(start), np.concatenate([np.zeros((0, 2), np.int32), *arrays]))
-        counts = [(len(ranges), len(text)) for ranges, text in zip(places, texts, strict=True)]
+        save_array(self._file(start), np.concatenate(arrays))
         return np.array(counts, np.int32).reshape(-1, 2)
 
     def of(self, row: int) -> Ints:
@@ -107,8 +117,10 @@ class TokenPlaces:
         if part is None:
             part = np.asarray(np.load(self._file(start), mmap_mode="r"))  # a slice of it is cheaper
             self._parts[start] = part
-        first = self.bounds[start]
-        return part[self.bounds[row] - first : self.bounds[row + 1] - first]
+        tokens_before = self.bounds[start]
+        first = self.bounds[row] - tokens_before
+        last = self.bounds[row + 1] - tokens_before
+        return part[first:last]
 
     def _file(self, start: int) -> Path:
         return self.folder / f"{start:010}.npy"
