@@ -94,7 +94,8 @@ def _best(results: Results, top_k: int) -> Rankings:
     rankings = {}
     for query, scores in results.items():
         ascending = sorted(scores.items(), key=lambda hit: (hit[1], hit[0]))
-        rankings[query] = [id for id, _ in reversed(ascending)][:top_k]
+        best_first = [id for id, _ in reversed(ascending)]
+        rankings[query] = best_first[:top_k]
     return rankings
 
 

@@ -75,7 +75,8 @@ class _WorkingSearch:
         is_result = np.abs(scores) < np.finfo(np.float32).max
         self.results = {}
         for i, query in enumerate(texts):
-            ids = [self.rev_mapping[row] for row in rows[i][is_result[i]].tolist()]
+            result_rows = rows[i][is_result[i]].tolist()
+            ids = [self.rev_mapping[row] for row in result_rows]
             values = scores[i][is_result[i]].tolist()
             self.results[query] = dict(zip(ids, values, strict=True))
         return self.results

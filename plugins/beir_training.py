@@ -85,7 +85,9 @@ class Checkpoints:
     def last(self) -> str | None:
         """Return the last checkpoint if training is to be resumed and has one."""
         folder = self.checkpoint_path
-        if not self.resume_from_checkpoint or folder is None or not Path(folder).is_dir():
+        if not self.resume_from_checkpoint or folder is None:
+            return None
+        if not Path(folder).is_dir():
             return None
         checkpoint: str | None = get_last_checkpoint(folder)
         return checkpoint
@@ -209,7 +211,9 @@ class Evaluations(TrainerCallback):  # type: ignore[misc]
             Path(output).mkdir(parents=True, exist_ok=True)
         result: Any = self.evaluator(model, output_path=output, epoch=epoch, steps=self.last)
         model.train(was_training)
-        score = float(result[self.evaluator.primary_metric] if isinstance(result, dict) else result)
+        if isinstance(result, dict):
+            result = result[self.evaluator.primary_metric]
+        score = float(result)
         if self.best is None or score > self.best:
             self.best = score
             if self.folder:

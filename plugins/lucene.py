@@ -128,7 +128,8 @@ def put_java_first() -> None:
     """
     programs = find_java().home / "bin"
     if shutil.which("java") != str(programs / "java"):
-        os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
+        path = os.environ.get("PATH", os.defpath)
+        os.environ["PATH"] = os.pathsep.join([str(programs), path])
 
 
 def java_class(name: str) -> Any:

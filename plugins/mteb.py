@@ -175,8 +175,10 @@ class Search:
         top_k: int,
     ) -> dict[str, dict[str, float]]:
         results = {}
-        for ids, part in blocks(texts, max(1, _SCORES // len(documents))):
-            ranking = ranker.search(dict(zip(ids, part, strict=True)), len(documents))
+        size = max(1, _SCORES // len(documents))
+        for ids, part in blocks(texts, size):
+            queries = dict(zip(ids, part, strict=True))
+            ranking = ranker.search(queries, len(documents))
             for query, hits in ranking.results(documents).items():
                 candidates = set(top_ranked.get(query, ()))
                 kept = [hit for hit in hits if hit[0] in candidates]

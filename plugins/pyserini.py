@@ -389,7 +389,8 @@ def _with_dimension(module: str, words: list[str]) -> list[str]:
         )
     if module != "encode" or _DIMENSION in words:
         return words
-    width = _loaded(words[position].removeprefix(ENCODER)).get_embedding_dimension()
+    model = words[position].removeprefix(ENCODER)
+    width = _loaded(model).get_embedding_dimension()
     after = position + 1
     return [*words[:after], _DIMENSION, str(width), *words[after:]]
 

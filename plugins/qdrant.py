@@ -218,8 +218,9 @@ class QdrantCollection:
     def _moments_of(self, vector: Floats) -> tuple[float, float]:
         """Return the mean and the deviation of a query's dense scores over the corpus."""
         wide = vector.astype(np.float64)
+        mean = float(wide @ self._mean)
         variance = float(wide @ self._covariance @ wide)
-        return float(wide @ self._mean), math.sqrt(max(variance, 0.0))
+        return mean, math.sqrt(max(variance, 0.0))
 
     def _sparse_query(self, text: str, share: float) -> models.SparseVector:
         """Return a query's term counts, times ``share`` over the deviation of its BM25 scores."""

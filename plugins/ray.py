@@ -222,7 +222,8 @@ class _Run:
         for reference in references:
             _, waiting = self.calls.pop(reference)
             unfinished.append(waiting)
-        self.left.extendleft(part for part in reversed(unfinished) if part is not _READY)
+        tasks = [part for part in unfinished if part is not _READY]
+        self.left.extendleft(reversed(tasks))
         self.ray.kill(actor)  # it may only have been out of reach
         self.actors.remove(actor)
         reason = str(error).strip().splitlines()[0]
@@ -416,7 +417,8 @@ def _pool(
             f"the cluster has room for {room} actors with {share} each, and {wanted} were asked "
             "for; ask for another number, or for fewer threads"
         )
-    return wanted, RayPool(cpus, min(gpus, 1), None if device == "cuda" else device)
+    pool_device = None if device == "cuda" else device
+    return wanted, RayPool(cpus, min(gpus, 1), pool_device)
 
 
 def _describe(actors: int, pool: RayPool) -> Json:

@@ -429,15 +429,24 @@ def over_deviation(vectors: Tensor, spread: Tensor) -> Tensor:
             covariance loses.
     """
     deviation = (vectors @ spread).norm(dim=-1, keepdim=True)
+    return divided_by_deviation(vectors, deviation, spread.norm())
+
+
+def divided_by_deviation(vectors: Tensor, deviation: Tensor, largest: Tensor) -> Tensor:
+    """Divide vectors by the deviation of their dot products with documents.
+
+    A vector becomes 0 if its deviation is what rounding leaves of equal products.
+
+    Args:
+        vectors: (Q, m) vectors.
+        deviation: (Q, 1) deviations.
+        largest: an upper bound of the deviation of a unit vector.
+    """
     lengths = vectors.norm(dim=-1, keepdim=True)
-    rounding = _NO_DEVIATION * lengths * spread.norm()
+    rounding = _NO_DEVIATION * lengths * largest
     tiny = torch.finfo(torch.float32).tiny
     divided = vectors / deviation.clamp(min=tiny)
-    return torch.where(
-        deviation <= rounding,
-        torch.zeros_like(vectors),
-        divided,
-    )
+    return torch.where(deviation <= rounding, torch.zeros_like(vectors), divided)
 
 
 def covariance_root(covariance: Doubles) -> Doubles:

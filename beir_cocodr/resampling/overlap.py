@@ -181,7 +181,9 @@ class QueryDuplicates:
     def among(self, train: Iterable[str], test: Container[str]) -> tuple[int, int]:
         """Count the exact and the near duplicates among some training and test queries."""
         train_ids = set(train)
-        return _repeated(self.exact, train_ids, test), _repeated(self.near, train_ids, test)
+        exact = _repeated(self.exact, train_ids, test)
+        near = _repeated(self.near, train_ids, test)
+        return exact, near
 
 
 def _repeated(pairs: Pairs, train: set[str], test: Container[str]) -> int:
@@ -300,7 +302,8 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
     for start in range(0, count, _BLOCK):
         common = (test[start : start + _BLOCK] @ by_word).tocsr()
         for i in range(common.shape[0]):
-            part = slice(common.indptr[i], common.indptr[i + 1])
+            first = common.indptr[i]
+            part = slice(first, common.indptr[i + 1])
             columns = common.indices[part]
             shared = common.data[part]
             if not len(columns):
@@ -308,8 +311,9 @@ def nearest_by_words(train: WordSets, test: WordSets) -> tuple[Floats, Ints]:
             sizes = test_sizes[start + i] + train_sizes[columns]
             jaccard = shared / (sizes - shared)
             largest = jaccard.max()
+            nearest = columns[jaccard == largest]
             scores[start + i] = largest
-            rows[start + i] = columns[jaccard == largest].min()
+            rows[start + i] = nearest.min()
     return scores, rows
 
 
@@ -334,24 +338,25 @@ def label_overlap(train_qrels: Qrels, test_qrels: Qrels) -> list[LabelOverlap]:
     shared_grades = []
     for judged in test_qrels.values():
         grades.update(grade for grade in judged.values() if grade > 0)
-        shared_grades.append([grade for document, grade in judged.items() if document in relevant])
+        shared = [grade for document, grade in judged.items() if document in relevant]
+        shared_grades.append(shared)
     queries = len(test_qrels)
     rows = []
     for minimum in (1, 2):
         for least in sorted(grades, reverse=True):
             overlapping = 0
             for query_grades in shared_grades:
-                if sum(grade >= least for grade in query_grades) >= minimum:
+                passages = sum(grade >= least for grade in query_grades)
+                if passages >= minimum:
                     overlapping += 1
-            rows.append(
-                LabelOverlap(
-                    grade=least,
-                    minimum=minimum,
-                    overlapping=overlapping,
-                    queries=queries,
-                    share=overlapping / queries,
-                )
+            row = LabelOverlap(
+                grade=least,
+                minimum=minimum,
+                overlapping=overlapping,
+                queries=queries,
+                share=overlapping / queries,
             )
+            rows.append(row)
     return rows
 
 

@@ -97,7 +97,8 @@ def restrain(ranks: Ints, depth: int, options: RestrainOptions) -> ReSTrain:
         )
     pool = np.flatnonzero(ranks >= top)
     _check_pool(len(pool), int(unions[largest]), top, len(ranks))
-    order = np.random.default_rng(options.seed).permutation(pool)
+    rng = np.random.default_rng(options.seed)
+    order = rng.permutation(pool)
     sets = []
     for size, k in targets:
         near = np.flatnonzero(ranks < k)
@@ -158,9 +159,11 @@ def check_targets(options: RestrainOptions, queries: int) -> None:
 def _k_for(size: int, unions: Ints) -> int:
     """Return the k whose union is nearest in size, the smaller one of two."""
     k = int(np.searchsorted(unions, size))
-    if k > 1 and size - unions[k - 1] <= unions[k] - size:
-        return k - 1
-    return k
+    if k <= 1:
+        return k
+    missing = size - unions[k - 1]
+    surplus = unions[k] - size
+    return k - 1 if missing <= surplus else k
 
 
 def ranks_for_targets(
@@ -185,11 +188,13 @@ def ranks_for_targets(
     # Lists that do not overlap have this length, and others are longer.
     lengths = [-(-2 * size // len(test)) for size in options.sizes]
     expected = max(lengths, default=1)
-    depth = min(count, max(expected, *options.ks, options.exclude_top or 1))
+    deepest = max(expected, *options.ks, options.exclude_top or 1)
+    depth = min(count, deepest)
     while True:
         log.info("searching the %d nearest of %d training queries", depth, count)
         ranks = nearest_ranks(train, test, depth, options.method)
-        if depth == count or np.count_nonzero(ranks < depth) >= wanted:
+        reached = np.count_nonzero(ranks < depth)
+        if depth == count or reached >= wanted:
             return ranks, depth
         depth = min(count, 2 * depth)
 

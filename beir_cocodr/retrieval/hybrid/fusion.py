@@ -52,7 +52,8 @@ def z_normalize(scores: Array) -> Doubles:
 
     Constant scores become 0.
     """
-    centred = scores - scores.mean(axis=1, keepdims=True, dtype=np.float64)
+    means = scores.mean(axis=1, keepdims=True, dtype=np.float64)
+    centred = scores - means
     deviation = centred.std(axis=1, keepdims=True)
     normalized: Doubles = np.divide(
         centred,
@@ -69,7 +70,8 @@ def weighted_mean(
     bm25_weight: float,
 ) -> Array:
     """Return the fusion of z-normalised scores of any shape: (dense + w * lexical) / (1 + w)."""
-    fused: Array = (dense + bm25_weight * lexical) / (1 + bm25_weight)
+    total = dense + bm25_weight * lexical
+    fused: Array = total / (1 + bm25_weight)
     return fused
 
 
@@ -216,11 +218,12 @@ class Hybrid(_Fusion):
         all_scores = []
         all_rows = []
         for ids, texts in blocks(queries, self._queries_of_a_pass()):
-            fused = self.fused(texts, vectors[first : first + len(ids)])
+            last = first + len(ids)
+            fused = self.fused(texts, vectors[first:last])
             scores, rows = self._best(fused, len(ids), top_k)
             all_scores.append(scores)
             all_rows.append(rows)
-            first += len(ids)
+            first = last
         return Ranking(
             list(queries),
             np.concatenate(all_scores),
@@ -254,7 +257,8 @@ class Hybrid(_Fusion):
         """Return BM25's scores for (Q,) queries, whose embeddings are (Q, d) ``vectors``."""
         if isinstance(self.bm25, BM25):
             return TermScores(self.bm25, self.bm25.term_counts(texts))
-        return HeldScores(np.stack([self.bm25.scores(text) for text in texts]))
+        scores = [self.bm25.scores(text) for text in texts]
+        return HeldScores(np.stack(scores))
 
     def _mixed(self, vectors: torch.Tensor, lexical: LexicalScores) -> Iterator[Floats]:
         """Yield the weighted mean of two z-scores: multiples of both scores, less a constant."""
@@ -301,7 +305,8 @@ class Hybrid(_Fusion):
             )
             best.seen = last
         keys = best.result()
-        return scores_of(keys).numpy(), _rows_at(ranks_of(keys).numpy(), ties)
+        rows = _rows_at(ranks_of(keys).numpy(), ties)
+        return scores_of(keys).numpy(), rows
 
     def parts(
         self,
@@ -388,10 +393,9 @@ class RM3(Hybrid):
         counts = self.bm25.term_counts(texts)
         first_search = self._mixed(vectors, TermScores(self.bm25, counts))
         scores, rows = self._best(first_search, len(texts), self.documents)
-        expanded = [
-            self._expand(query, best_rows, best_scores)
-            for query, best_rows, best_scores in zip(counts, rows, scores, strict=True)
-        ]
+        expanded = []
+        for query, best_rows, best_scores in zip(counts, rows, scores, strict=True):
+            expanded.append(self._expand(query, best_rows, best_scores))
         return TermScores(self.bm25, expanded)
 
     def _expand(
@@ -418,10 +422,12 @@ class RM3(Hybrid):
 
     def _relevance_model(self, rows: Ints, scores: Floats) -> dict[int, float]:
         """Return P(t|R) of the terms of the best documents."""
-        likelihoods = np.exp((scores - scores.max()).astype(np.float64))
+        differences = scores - scores.max()
+        likelihoods = np.exp(differences.astype(np.float64))
+        shares = likelihoods / likelihoods.sum()
         self._count_terms(rows.tolist())
         model: defaultdict[int, float] = defaultdict(float)
-        for row, share in zip(rows.tolist(), likelihoods / likelihoods.sum(), strict=True):
+        for row, share in zip(rows.tolist(), shares, strict=True):
             counts = self._counts[row]
             length = counts.total()
             for term, count in counts.items():
@@ -433,14 +439,10 @@ class RM3(Hybrid):
         if not new:
             return
         text_format = self.bm25.text_format
-        texts = [text_format.document(document) for document in self.dense.documents.take(new)]
-        self._counts.update(
-            zip(
-                new,
-                self.bm25.term_counts(texts),
-                strict=True,
-            )
-        )
+        documents = self.dense.documents.take(new)
+        texts = [text_format.document(document) for document in documents]
+        counts = self.bm25.term_counts(texts)
+        self._counts.update(zip(new, counts, strict=True))
 
     def describe(self) -> Json:
         """Describe the fusion for the record of a search."""
@@ -476,10 +478,8 @@ class ReciprocalRank(_Fusion):
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """Rank the corpus for queries, id to text."""
         dense_rows, lexical_rows = self._rankings(queries)
-        fused = (
-            _fuse_ranks(dense, lexical)
-            for dense, lexical in zip(dense_rows, lexical_rows, strict=True)
-        )
+        ranked = zip(dense_rows, lexical_rows, strict=True)
+        fused = (_fuse_ranks(dense, lexical) for dense, lexical in ranked)
         return Ranking.of_best(
             queries,
             fused,
@@ -499,7 +499,8 @@ class ReciprocalRank(_Fusion):
             candidates, values = reciprocal_ranks([ranked[ranked >= 0]])
             narrow = values.astype(np.float32).tolist()
             of_row = dict(zip(candidates.tolist(), narrow, strict=True))
-            added.append(np.array([of_row.get(row, 0.0) for row in rows.tolist()]))
+            of_ranked = [of_row.get(row, 0.0) for row in rows.tolist()]
+            added.append(np.array(of_ranked))
         return Parts(*added)
 
     def _rankings(self, queries: dict[str, str]) -> list[Ints]:

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from beir_cocodr.arrays import Floats, Ints, spaced_rows
-from beir_cocodr.models.hybrid_encoder import HybridEncoder
+from beir_cocodr.models.hybrid_encoder import HybridEncoder, divided_by_deviation
 from beir_cocodr.models.spec import RM3
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.exact import rank
@@ -23,9 +23,6 @@ _SAMPLE = 10_000
 
 # A lexical part this small beside the mean one comes from rounding: the document has no known term.
 _NO_TERMS = 0.1
-
-# A deviation below this share of the largest that it could be comes from rounding alone.
-_NO_DEVIATION = 1e-6
 
 
 class HybridFeedback:
@@ -177,12 +174,8 @@ class HybridFeedback:
         directions = sums / counts.clamp(min=1)
         similarities = directions @ sample.T  # (Q, S)
         deviation = similarities.std(dim=1, correction=0, keepdim=True)
-        lengths = directions.norm(dim=1, keepdim=True)
         longest = sample.norm(dim=1).max()
-        rounding = _NO_DEVIATION * lengths * longest
-        tiny = torch.finfo(torch.float32).tiny
-        divided = directions / deviation.clamp(min=tiny)
-        return torch.where(deviation <= rounding, torch.zeros_like(directions), divided)
+        return divided_by_deviation(directions, deviation, longest)
 
     def _best(
         self,

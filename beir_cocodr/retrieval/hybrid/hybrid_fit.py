@@ -113,7 +113,8 @@ class TermCounts:
     @classmethod
     def _of_tally(cls, tally: "_Tally", most: int) -> Self:
         counts = tally.documents_with
-        kept = sorted(counts, key=lambda term: (-counts[term], term))[:most]
+        ranked = sorted(counts, key=lambda term: (-counts[term], term))
+        kept = ranked[:most]
         if not kept:
             raise InputError(
                 "no document has a term that BM25 could find; there is nothing to fuse"
@@ -194,9 +195,14 @@ def count_terms(
     share = -(-len(documents) // world_size())
     first = rank() * share
     last = min(first + share, len(documents))
-    rows = (np.arange(start, min(start + _CHUNK, last)) for start in range(first, last, _CHUNK))
-    texts = (text_format.document(document) for part in rows for document in documents.take(part))
-    return TermCounts.of(texts, Analyzer(options.analyzer), options.max_terms)
+
+    def texts() -> Iterator[str]:
+        for start in range(first, last, _CHUNK):
+            rows = np.arange(start, min(start + _CHUNK, last))
+            for document in documents.take(rows):
+                yield text_format.document(document)
+
+    return TermCounts.of(texts(), Analyzer(options.analyzer), options.max_terms)
 
 
 @dataclass(frozen=True)
@@ -303,8 +309,10 @@ class Fit:
             if 1 < size < rank
         ]
         if lexical == "auto":
-            sizes = sorted({max(1, full // 4), max(1, full // 2), full})
-            return [*(DenseBM25(size, 0) for size in sizes), DenseBM25(0, most), *both]
+            quarter = max(1, full // 4)
+            half = max(1, full // 2)
+            projected = [DenseBM25(size, 0) for size in sorted({quarter, half, full})]
+            return [*projected, DenseBM25(0, most), *both]
         if lexical == "hash":
             return [DenseBM25(0, most)]
         if lexical == "svd+hash" and both:
@@ -324,8 +332,10 @@ class Fit:
         if widest:
             self.svd(widest)
         spaced = spaced_rows(len(queries), self.options.probes)
-        probes = [*self.crops(), *(queries[row] for row in spaced)]
-        dense_scores = z_normalize(self.dense.query_vectors(probes).numpy() @ self.vectors.T)
+        probes = self.crops()
+        probes += [queries[row] for row in spaced]
+        probe_vectors = self.dense.query_vectors(probes).numpy()
+        dense_scores = z_normalize(probe_vectors @ self.vectors.T)
         query_terms = _term_features(self._vocabulary, probes)
         query_counts = term_matrix(self._vocabulary, query_terms, "query")
         exact = self._best(
@@ -335,24 +345,10 @@ class Fit:
         measured = []
         for candidate in candidates:
             head = self._projected_head(candidate)
-            documents = _lexical_vectors(
-                head,
-                self._document_terms,
-                "document",
-            )
-            lexical_scores = (
-                _lexical_vectors(
-                    head,
-                    query_terms,
-                    "query",
-                )
-                @ documents.T
-            )
-            shares = overlap(
-                self._best(dense_scores, lexical_scores),
-                exact,
-                _DEPTH,
-            )
+            document_vectors = _lexical_vectors(head, self._document_terms, "document")
+            query_vectors = _lexical_vectors(head, query_terms, "query")
+            best = self._best(dense_scores, query_vectors @ document_vectors.T)
+            shares = overlap(best, exact, _DEPTH)
             agreement = round(float(shares.mean()), 4)
             measured.append(replace(candidate, agreement=agreement))
             log.info(
@@ -371,8 +367,10 @@ class Fit:
         for row in spaced_rows(len(self.texts), self.options.probes):
             words = self.texts[row].split()
             length = int(rng.integers(*_CROP_WORDS))
-            start = int(rng.integers(0, max(1, len(words) - length + 1)))
-            crops.append(" ".join(words[start : start + length]))
+            starts = max(1, len(words) - length + 1)
+            start = int(rng.integers(0, starts))
+            crop = words[start : start + length]
+            crops.append(" ".join(crop))
         return [crop for crop in crops if crop] or ["a"]
 
     def head(self, chosen: DenseBM25) -> HybridHead:
@@ -384,8 +382,10 @@ class Fit:
         head = self._projected_head(chosen)
         lexical = _lexical_vectors(head, self._document_terms, "document")
         mean = lexical.mean(axis=0, dtype=np.float64)
-        deviation = float(np.sqrt(np.square(lexical - mean).mean(dtype=np.float64)))
-        size = float(np.sqrt(np.square(self.vectors).mean(dtype=np.float64)))
+        variance = np.square(lexical - mean).mean(dtype=np.float64)
+        deviation = float(np.sqrt(variance))
+        mean_square = np.square(self.vectors).mean(dtype=np.float64)
+        size = float(np.sqrt(mean_square))
         head.mean.copy_(torch.from_numpy(mean))
         head.scale.fill_(size / deviation if deviation else 1.0)
         head.dense_spread.copy_(torch.from_numpy(spread(self.vectors)))
@@ -409,7 +409,8 @@ class Fit:
                 candidate.hashed,
             )
             lost = torch.zeros(candidate.hashed, candidate.components)
-            lost.index_add_(0, buckets, head.projection * signs[:, None])
+            signed = head.projection * signs[:, None]
+            lost.index_add_(0, buckets, signed)
             head.hashed_projection.copy_(lost.T)
         return head
 
@@ -458,13 +459,12 @@ def term_matrix(
         weights = head.term_weights(part, task).numpy()
         starts = np.append(part["term_starts"].numpy(), len(numbers))
         shape = (len(starts) - 1, head.terms)
-        parts.append(
-            sp.csr_matrix(
-                (weights, numbers, starts),
-                shape=shape,
-                dtype=np.float32,
-            )
+        matrix = sp.csr_matrix(
+            (weights, numbers, starts),
+            shape=shape,
+            dtype=np.float32,
         )
+        parts.append(matrix)
     return sp.vstack(parts, format="csr")
 
 

@@ -90,7 +90,9 @@ def check_refit(
     """
     rows = spaced_rows(len(documents), _DOCUMENTS)
     texts = (text_format.document(document) for document in documents.take(rows))
-    terms = Counter(term for text in texts for term in head.analyze(text))
+    terms: Counter[str] = Counter()
+    for text in texts:
+        terms.update(head.analyze(text))
     unknown = sum(count for term, count in terms.items() if term not in head.vocabulary)
     vectors = store.rows(rows)
     dense = vectors[:, : head.dimension]
@@ -109,8 +111,12 @@ def check_refit(
 
 def _unknown_before(name: str) -> float | None:
     record = read_record(model_source(name))
-    share = None if record is None else record.details.get("unknown_share")
-    return None if share is None else round(float(str(share)), 4)
+    if record is None:
+        return None
+    share = record.details.get("unknown_share")
+    if share is None:
+        return None
+    return round(float(str(share)), 4)
 
 
 def _drift(vectors: torch.Tensor, spread: torch.Tensor) -> float:
@@ -120,8 +126,12 @@ def _drift(vectors: torch.Tensor, spread: torch.Tensor) -> float:
         vectors: (n, m) one part of documents.
         spread: (m, m) root of the covariance at the fit.
     """
-    probes = vectors[torch.from_numpy(spaced_rows(len(vectors), _PROBES))]
+    rows = spaced_rows(len(vectors), _PROBES)
+    probes = vectors[torch.from_numpy(rows)]
     fitted = (probes @ spread).norm(dim=1)
     now = (probes @ vectors.T).std(dim=1, correction=0)
-    changes = (now / fitted - 1).abs()[fitted > 0]
-    return round(float(changes.median()), 4) if len(changes) else 0.0
+    all_changes = (now / fitted - 1).abs()
+    changes = all_changes[fitted > 0]
+    if not len(changes):
+        return 0.0
+    return round(float(changes.median()), 4)

@@ -94,10 +94,14 @@ def pack(
 
 
 def _int8(vectors: Floats) -> Arrays:
-    scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(_LEVELS)
-    divisors = np.where(scales > 0, scales, np.float32(1))[:, None]
-    codes = np.rint(vectors / divisors).clip(-_LEVELS, _LEVELS)
-    return {_VECTORS: codes.astype(np.int8), _SCALES: scales.astype(np.float32)}
+    largest = np.abs(vectors).max(axis=1, initial=0.0)
+    scales = largest / np.float32(_LEVELS)
+    divisors = np.where(scales > 0, scales, np.float32(1))
+    codes = np.rint(vectors / divisors[:, None]).clip(-_LEVELS, _LEVELS)
+    return {
+        _VECTORS: codes.astype(np.int8),
+        _SCALES: scales.astype(np.float32),
+    }
 
 
 def unpack(arrays: Mapping[str, Array]) -> torch.Tensor:
@@ -139,7 +143,8 @@ def _arrays_of(content: npt.NDArray[np.uint8]) -> Arrays:
     arrays = {}
     for name, part in header.items():
         begin, end = part["data_offsets"]
-        flat = content[start + begin : start + end].view(_TYPES[part["dtype"]])
+        array_bytes = content[start + begin : start + end]
+        flat = array_bytes.view(_TYPES[part["dtype"]])
         arrays[name] = flat.reshape(part["shape"])
     return arrays
 

@@ -139,7 +139,8 @@ def _groups(shards: int, processes: int) -> list[Group]:
 def _with_offsets(keys: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Add (Q,) offsets to the scores of (Q, k) keys, and sort again: rounding may create ties."""
     shifted = (scores_of(keys).double() + offsets[:, None]).float()
-    return to_keys(shifted, ranks_of(keys)).sort(dim=1, descending=True).values
+    shifted_keys = to_keys(shifted, ranks_of(keys))
+    return shifted_keys.sort(dim=1, descending=True).values
 
 
 def _search_groups(
