@@ -75,11 +75,11 @@ def summarize(defects: Iterable[Defect]) -> dict[str, int]:
     for defect in defects:
         counts[defect.severity, defect.kind] += defect.times
 
-    def place(item: tuple[tuple[Severity, str], int]) -> tuple[Severity, int, str]:
+    def sort_key(item: tuple[tuple[Severity, str], int]) -> tuple[Severity, int, str]:
         (severity, kind), count = item
         return severity, -count, kind
 
-    order = sorted(counts.items(), key=place)
+    order = sorted(counts.items(), key=sort_key)
     return {kind: count for (_, kind), count in order}
 
 

@@ -167,8 +167,8 @@ def best_rows(
     """
     candidates = np.arange(len(scores))
     if top_k < len(scores):
-        place = len(scores) - top_k
-        last = np.partition(scores, place)[place]
+        kth = len(scores) - top_k
+        last = np.partition(scores, kth)[kth]
         candidates = np.flatnonzero(scores >= last)
     order = np.lexsort((ties[candidates], -scores[candidates]))
     return candidates[order][:top_k]

@@ -224,8 +224,8 @@ class Cells:
 
         def complete_own() -> Cell | None:
             if rank() < len(apart):
-                own = apart[rank()]
-                return self._complete(searches[own])
+                search = searches[apart[rank()]]
+                return self._complete(search)
             return None
 
         completed = do_each(complete_own)

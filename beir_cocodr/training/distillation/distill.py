@@ -281,10 +281,10 @@ class ListExamples:
     def _documents(self, rows: Ints) -> list[str]:
         """Return the texts of a list, empty in empty places."""
         texts = [""] * len(rows)
-        places = np.flatnonzero(rows != EMPTY)
-        documents = self.collection.documents.take(rows[places])
-        for place, document in zip(places.tolist(), documents, strict=True):
-            texts[place] = self.text_format.document(document)
+        positions = np.flatnonzero(rows != EMPTY)
+        documents = self.collection.documents.take(rows[positions])
+        for position, document in zip(positions.tolist(), documents, strict=True):
+            texts[position] = self.text_format.document(document)
         return texts
 
 
