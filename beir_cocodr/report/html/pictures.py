@@ -92,7 +92,12 @@ class Picture:
 
 
 def picture(
-    name: str, title: str, caption: str, height: float, draw: Callable[..., None], columns: int = 1
+    name: str,
+    title: str,
+    caption: str,
+    height: float,
+    draw: Callable[..., None],
+    columns: int = 1,
 ) -> Picture | None:
     """Draw a picture with matplotlib.
 
@@ -117,12 +122,13 @@ def picture(
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
         FigureCanvasSVG(figure)
-        axes = figure.subplots(1, columns, squeeze=False)[0].tolist()
+        [axes] = figure.subplots(1, columns, squeeze=False)
         for axis in axes:
             axis.spines[["top", "right"]].set_visible(False)
         draw(*axes)
         figure.savefig(file, format="svg", metadata=_NO_METADATA)
-    return Picture(title, caption, _for_page(file.getvalue(), name, title))
+    svg = _for_page(file.getvalue(), name, title)
+    return Picture(title, caption, svg)
 
 
 def _for_page(text: str, name: str, title: str) -> str:
@@ -130,10 +136,11 @@ def _for_page(text: str, name: str, title: str) -> str:
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(text)
-    unwanted = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
+    unwanted_tags = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
     for element in list(root.iter()):
-        for child in [child for child in element if child.tag in unwanted]:
-            element.remove(child)
+        for child in list(element):
+            if child.tag in unwanted_tags:
+                element.remove(child)
         for key, value in element.attrib.items():
             element.attrib[key] = _attribute(key, value, name)
     for key in ("width", "height"):
@@ -147,8 +154,10 @@ def _attribute(key: str, value: str, name: str) -> str:
     """Return the value of an attribute on the page."""
     if key == "id":
         return f"{name}-{value}"
-    if key == f"{{{_XLINK}}}href" and value.startswith("#"):
-        return f"#{name}-{value[1:]}"
+    is_link = key == f"{{{_XLINK}}}href"
+    if is_link and value.startswith("#"):
+        target = value.removeprefix("#")
+        return f"#{name}-{target}"
     value = re.sub(r"url\(#", f"url(#{name}-", value)
     if key != "style":
         return value
@@ -174,27 +183,50 @@ def cluster_pictures(name: str, title: str, lines: Sequence[ClusterWeights]) -> 
     """
     steps = np.array([line.step for line in lines])
     weights = np.array([line.weights for line in lines])  # (T, K)
-    drawn = [_weight_lines(name, title, steps, weights)]
-    if len(steps) > 1 and weights.shape[1] > len(SERIES):
-        drawn.append(_heat_map(name, title, steps, weights))
-    return [picture for picture in drawn if picture is not None]
+    pictures = [_weight_lines(name, title, steps, weights)]
+    has_several_steps = len(steps) > 1
+    has_grey_lines = weights.shape[1] > len(SERIES)
+    if has_several_steps and has_grey_lines:
+        pictures.append(_heat_map(name, title, steps, weights))
+    return [picture for picture in pictures if picture is not None]
 
 
 def _weight_lines(name: str, title: str, steps: Ints, weights: Doubles) -> Picture | None:
     """Draw a line for each cluster; those with the largest last weights are named."""
     clusters = weights.shape[1]
-    largest = np.argsort(-weights[-1], kind="stable")[: len(SERIES)]
+    by_last_weight = np.argsort(-weights[-1], kind="stable")
+    largest = by_last_weight[: len(SERIES)]
     others = np.delete(weights, largest, axis=1)
     marker = None
     if len(steps) == 1:
         marker = "o"
 
     def draw(axis: Axes) -> None:
-        axis.plot(steps, others, color=MUTED, lw=0.7, alpha=0.45, marker=marker)
+        axis.plot(
+            steps,
+            others,
+            color=MUTED,
+            lw=0.7,
+            alpha=0.45,
+            marker=marker,
+        )
         for colour, cluster in zip(SERIES, largest, strict=False):
-            of_cluster = weights[:, cluster]
-            axis.plot(steps, of_cluster, color=colour, lw=1.8, marker=marker, label=f"{cluster}")
-        axis.axhline(1 / clusters, color=LINE, lw=1, ls="--", zorder=0)
+            axis.plot(
+                steps,
+                weights[:, cluster],
+                color=colour,
+                lw=1.8,
+                marker=marker,
+                label=f"{cluster}",
+            )
+        equal_weight = 1 / clusters
+        axis.axhline(
+            equal_weight,
+            color=LINE,
+            lw=1,
+            ls="--",
+            zorder=0,
+        )
         axis.set(xlabel="step", ylabel="weight")
         axis.ticklabel_format(axis="y", useOffset=False)
         axis.legend(title="cluster", loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -202,33 +234,56 @@ def _weight_lines(name: str, title: str, steps: Ints, weights: Doubles) -> Pictu
     caption = (
         f"{clusters} clusters; the {len(largest)} with the largest weight at the end are coloured"
     )
-    if clusters > len(largest):
-        caption += f", the other {clusters - len(largest)} grey"
+    grey = clusters - len(largest)
+    if grey:
+        caption += f", the other {grey} grey"
     caption += ". Dashed: equal weights."
-    return picture(f"{name}-lines", f"Cluster weights: {title}", caption, 2.7, draw)
+    return picture(
+        name=f"{name}-lines",
+        title=f"Cluster weights: {title}",
+        caption=caption,
+        height=2.7,
+        draw=draw,
+    )
 
 
 def _heat_map(name: str, title: str, steps: Ints, weights: Doubles) -> Picture | None:
     """Draw a row for each cluster, coloured by its weight at each step."""
     clusters = weights.shape[1]
-    order = np.argsort(-weights[-1], kind="stable")
-    ratio = np.log(np.maximum(weights[:, order].T * clusters, 1e-12))  # (K, T), 0 where uniform
-    largest = float(np.abs(ratio).max())
-    colours = np.zeros((*ratio.shape, 4))
-    colours[..., :3] = np.where(ratio[..., None] > 0, _ABOVE, _BELOW)
-    colours[..., 3] = np.abs(ratio) / largest if largest else 0
+    by_last_weight = np.argsort(-weights[-1], kind="stable")
+    multiples = weights[:, by_last_weight].T * clusters  # (K, T), of the equal weight
+    ratios = np.log(np.maximum(multiples, 1e-12))  # 0 where uniform
+    strengths = np.abs(ratios)
+    largest = float(strengths.max())
+    colours = np.zeros((*ratios.shape, 4))
+    is_above = ratios[..., None] > 0
+    colours[..., :3] = np.where(is_above, _ABOVE, _BELOW)
+    if largest:
+        colours[..., 3] = strengths / largest
 
     def draw(axis: Axes) -> None:
         axis.imshow(colours, aspect="auto", interpolation="none")
-        ticks = np.unique(np.linspace(0, len(steps) - 1, min(6, len(steps))).round().astype(int))
-        axis.set_xticks(ticks, [f"{steps[tick]:,}" for tick in ticks])
-        axis.set_yticks([0, clusters - 1], [f"{order[0]}", f"{order[-1]}"])
+        columns = np.unique(_evenly_spaced(len(steps), 6))
+        axis.set_xticks(columns, [f"{steps[column]:,}" for column in columns])
+        first, *_, last = by_last_weight
+        axis.set_yticks([0, clusters - 1], [f"{first}", f"{last}"])
         axis.set(xlabel="step", ylabel="cluster, by last weight")
         axis.spines[:].set_visible(False)
 
-    caption = f"One row per cluster ({clusters}), by the last weight. {_strongest(largest)}"
-    height = min(3.2, 0.9 + 0.06 * clusters)
-    return picture(f"{name}-map", f"Every cluster over time: {title}", caption, height, draw)
+    height = 0.9 + 0.06 * clusters
+    return picture(
+        name=f"{name}-map",
+        title=f"Every cluster over time: {title}",
+        caption=f"One row per cluster ({clusters}), by the last weight. {_strongest(largest)}",
+        height=min(3.2, height),
+        draw=draw,
+    )
+
+
+def _evenly_spaced(count: int, most: int) -> Ints:
+    """Return at most ``most`` of ``count`` rows, each the nearest to its even place."""
+    places = np.linspace(0, count - 1, min(count, most))
+    return places.round().astype(np.int64)
 
 
 def _strongest(ratio: float) -> str:
@@ -255,7 +310,8 @@ _DASHES = ("-", "--", ":")
 
 def _line_style(number: int) -> tuple[str, str]:
     """Return the colour and the dashes of the n-th line of several."""
-    return SERIES[number % len(SERIES)], _DASHES[number // len(SERIES) % len(_DASHES)]
+    cycle, within_cycle = divmod(number, len(SERIES))
+    return SERIES[within_cycle], _DASHES[cycle % len(_DASHES)]
 
 
 def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Picture | None:
@@ -267,11 +323,13 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
         points: points of curves.json; their models are the rounds.
     """
     rounds = list(dict.fromkeys(point.model for point in points))
-    datasets = short_names(dict.fromkeys(point.dataset for point in points))
+    datasets = dict.fromkeys(point.dataset for point in points)
+    short = short_names(datasets)
     measures = list(points[0].measures)
+    ticks = [plain(_tick(name)) for name in rounds]
 
     def panel(axis: Axes, measure: str) -> None:
-        for number, (dataset, short_name) in enumerate(datasets.items()):
+        for number, dataset in enumerate(datasets):
             x = []
             y = []
             for point in points:
@@ -279,22 +337,42 @@ def curve_picture(name: str, title: str, points: Sequence[CurvePoint]) -> Pictur
                     x.append(rounds.index(point.model))
                     y.append(point.measures[measure])
             colour, dashes = _line_style(number)
-            label = plain(short_name)
-            axis.plot(x, y, marker="o", ms=3.5, label=label, color=colour, ls=dashes, lw=1.6)
-        axis.set_xticks(range(len(rounds)), [plain(_tick(name)) for name in rounds])
+            axis.plot(
+                x,
+                y,
+                marker="o",
+                ms=3.5,
+                label=plain(short[dataset]),
+                color=colour,
+                ls=dashes,
+                lw=1.6,
+            )
+        axis.set_xticks(range(len(ticks)), ticks)
         axis.margins(x=0.06, y=0.12)
         axis.set_title(plain(measure), loc="left")
 
     def draw(*axes: Axes) -> None:
         for axis, measure in zip(axes, measures, strict=True):
             panel(axis, measure)
-        handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        first = axes[0]
+        handles, labels = first.get_legend_handles_labels()
+        first.figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=3,
+        )
 
     caption = "Measures of the base and after every round; there is no paired test between them."
-    height = 2.5 + 0.2 * (len(datasets) // 3)
-    title = f"Measures over rounds: {title}"
-    return picture(name, title, caption, height, draw, columns=len(measures))
+    lines_of_legend = len(datasets) // 3
+    return picture(
+        name,
+        title=f"Measures over rounds: {title}",
+        caption=caption,
+        height=2.5 + 0.2 * lines_of_legend,
+        draw=draw,
+        columns=len(measures),
+    )
 
 
 def _tick(name: str) -> str:
@@ -315,7 +393,15 @@ def loss_picture(name: str, title: str, losses: Mapping[str, Losses]) -> Picture
             if len(points) == 1:
                 marker = "o"
             colour, dashes = _line_style(number)
-            axis.plot(steps, values, marker=marker, label=label, color=colour, ls=dashes, lw=1.6)
+            axis.plot(
+                steps,
+                values,
+                marker=marker,
+                label=label,
+                color=colour,
+                ls=dashes,
+                lw=1.6,
+            )
         axis.set(xlabel="step", ylabel="loss")
         if len(losses) > 1:
             axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
@@ -324,7 +410,13 @@ def loss_picture(name: str, title: str, losses: Mapping[str, Losses]) -> Picture
         "Each point is the mean since the point before. A falling loss does not show that search "
         "got better."
     )
-    return picture(name, f"Training loss: {title}", caption, 2.5, draw)
+    return picture(
+        name,
+        title=f"Training loss: {title}",
+        caption=caption,
+        height=2.5,
+        draw=draw,
+    )
 
 
 _VERDICT_COLOURS = {"better": BETTER, "worse": WORSE, "cannot tell": MUTED}
@@ -337,7 +429,8 @@ def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -
         test = evaluation.test(evaluation.reference, label, family=USE)
         if test is not None:
             tests[label] = test
-    if len(tests) < 2:
+    rows = len(tests)
+    if rows < 2:
         return None
 
     def draw(axis: Axes) -> None:
@@ -345,19 +438,40 @@ def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -
         for row, test in enumerate(tests.values()):
             colour = _VERDICT_COLOURS[test.verdict]
             low, high = test.interval or (test.difference, test.difference)
-            axis.plot([low, high], [row, row], color=colour, lw=2.2, solid_capstyle="round")
-            axis.plot([test.difference], [row], "o", color=colour, ms=5)
-        axis.set_yticks(range(len(tests)), [plain(names[label]) for label in tests])
+            axis.plot(
+                [low, high],
+                [row, row],
+                color=colour,
+                lw=2.2,
+                solid_capstyle="round",
+            )
+            axis.plot(
+                [test.difference],
+                [row],
+                "o",
+                color=colour,
+                ms=5,
+            )
+        models = [plain(names[label]) for label in tests]
+        axis.set_yticks(range(rows), models)
         axis.tick_params(axis="y", length=0, labelcolor=INK)
-        axis.set(ylim=(len(tests) - 0.5, -0.5), xlabel=f"difference in {evaluation.measure}")
+        axis.set(
+            ylim=(rows - 0.5, -0.5),
+            xlabel=f"difference in {evaluation.measure}",
+        )
         axis.spines["left"].set_visible(False)
 
-    title = f"Differences to {names[evaluation.reference]}, {evaluation.measure}"
     caption = (
         "Mean of the paired differences with its bootstrap 95% interval; green and red where "
         "p < 0.05 after Holm."
     )
-    return picture("intervals", title, caption, 0.75 + 0.27 * len(tests), draw)
+    return picture(
+        name="intervals",
+        title=f"Differences to {names[evaluation.reference]}, {evaluation.measure}",
+        caption=caption,
+        height=0.75 + 0.27 * rows,
+        draw=draw,
+    )
 
 
 #: The most bars that can be told apart.
@@ -371,20 +485,29 @@ def query_picture(
     names: Mapping[str, str],
 ) -> Picture | None:
     """Draw the sorted differences of all queries, if both models have scores."""
-    a = scores.get(pair[0])
-    b = scores.get(pair[1])
+    label_a, label_b = pair
+    a = scores.get(label_a)
+    b = scores.get(label_b)
     if not a or not b:
         return None
-    values = np.sort([b[query][0] - a[query][0] for query in a])[::-1]
+    differences = [b[query][0] - a[query][0] for query in a]
+    values = np.sort(differences)[::-1]
     count = len(values)
-    rows = np.linspace(0, count - 1, min(count, _MOST_BARS)).round().astype(int)
-    bars = values[rows]
+    bars = values[_evenly_spaced(count, _MOST_BARS)]
     edges = np.linspace(0, count, len(bars) + 1)
+    gains = np.maximum(bars, 0)
+    losses = np.minimum(bars, 0)
 
     def draw(axis: Axes) -> None:
-        for colour, part in ((BETTER, np.maximum(bars, 0)), (WORSE, np.minimum(bars, 0))):
+        for colour, part in ((BETTER, gains), (WORSE, losses)):
             if part.any():
-                axis.stairs(part, edges, fill=True, color=colour, lw=0)
+                axis.stairs(
+                    part,
+                    edges,
+                    fill=True,
+                    color=colour,
+                    lw=0,
+                )
         axis.axhline(0, color=MUTED, lw=0.8)
         axis.set(
             xlim=(0, count),
@@ -396,19 +519,31 @@ def query_picture(
         axis.spines["bottom"].set_visible(False)
         if not values.any():
             axis.set_ylim(-1, 1)
-            text = "no query differs"
-            axis.text(0.5, 0.75, text, ha="center", transform=axis.transAxes, color=MUTED)
+            axis.text(
+                0.5,
+                0.75,
+                "no query differs",
+                ha="center",
+                transform=axis.transAxes,
+                color=MUTED,
+            )
 
-    wins = int((values > 0).sum())
-    losses = int((values < 0).sum())
+    above = int((values > 0).sum())
+    below = int((values < 0).sum())
+    equal = count - above - below
     caption = (
-        f"{names[pair[1]]} minus {names[pair[0]]}: above 0 on {wins:,} queries, below on "
-        f"{losses:,}, equal on {count - wins - losses:,}."
+        f"{names[label_b]} minus {names[label_a]}: above 0 on {above:,} queries, below on "
+        f"{below:,}, equal on {equal:,}."
     )
     if count > _MOST_BARS:
         caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
-    title = f"Difference on every query, {evaluation.measure}"
-    return picture("queries", title, caption, 2.5, draw)
+    return picture(
+        name="queries",
+        title=f"Difference on every query, {evaluation.measure}",
+        caption=caption,
+        height=2.5,
+        draw=draw,
+    )
 
 
 def reliability_picture(calibration: Calibration) -> Picture | None:
@@ -422,7 +557,14 @@ def reliability_picture(calibration: Calibration) -> Picture | None:
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=LINE, lw=1)
-        axis.plot(predicted, observed, "o-", color=ACCENT, ms=5, lw=1.5)
+        axis.plot(
+            predicted,
+            observed,
+            "o-",
+            color=ACCENT,
+            ms=5,
+            lw=1.5,
+        )
         axis.set(
             xlim=(0, 1),
             ylim=(0, 1),
@@ -435,5 +577,10 @@ def reliability_picture(calibration: Calibration) -> Picture | None:
         "parts of them, each estimated by a model fitted without its collection. On the line, the "
         "estimated chance is the observed share."
     )
-    title = "How reliable estimates without labels are"
-    return picture("reliability", title, caption, 2.8, draw)
+    return picture(
+        name="reliability",
+        title="How reliable estimates without labels are",
+        caption=caption,
+        height=2.8,
+        draw=draw,
+    )
