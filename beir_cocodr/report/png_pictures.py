@@ -143,7 +143,10 @@ class ScatterPanel:
 
 
 def write_labelled_scatter(
-    path: Path, panels: Sequence[ScatterPanel], title: str, columns: int = 2
+    path: Path,
+    panels: Sequence[ScatterPanel],
+    title: str,
+    columns: int = 2,
 ) -> None:
     """Draw panels as a PNG, every point with its name.
 
@@ -155,7 +158,9 @@ def write_labelled_scatter(
     """
     columns = min(columns, len(panels))
     lines = math.ceil(len(panels) / columns)
-    with _png(path, _PANEL_INCHES * columns, _PANEL_INCHES * lines) as figure:
+    width = _PANEL_INCHES * columns
+    height = _PANEL_INCHES * lines
+    with _png(path, width, height) as figure:
         figure.suptitle(plain(title))
         figure.subplots(lines, columns, squeeze=False)
         for axis, panel in zip(figure.axes, panels, strict=False):
@@ -173,7 +178,14 @@ def _draw(axis: Axes, panel: ScatterPanel) -> None:
         groups.setdefault(panel.groups.get(name, ""), []).append(point)
     for group, points in groups.items():
         x, y = zip(*points, strict=True)
-        axis.scatter(x, y, s=18, lw=0, alpha=0.7, label=plain(group) or None)
+        axis.scatter(
+            x,
+            y,
+            s=18,
+            lw=0,
+            alpha=0.7,
+            label=plain(group) or None,
+        )
     if panel.groups:
         axis.legend(fontsize="x-small")
     axis.margins(0.2)  # room for the names
@@ -189,7 +201,11 @@ def _write_names(axis: Axes, panel: ScatterPanel) -> None:
         if not name_text:
             continue
         text = axis.annotate(
-            name_text, point, xytext=(0, 0), textcoords="offset points", fontsize="x-small"
+            name_text,
+            point,
+            xytext=(0, 0),
+            textcoords="offset points",
+            fontsize="x-small",
         )
         text.set_in_layout(False)  # a long name must not squeeze the panel
         taken.append(_place(axis, text, taken))
@@ -198,10 +214,15 @@ def _write_names(axis: Axes, panel: ScatterPanel) -> None:
 def _place(axis: Axes, text: Annotation, taken: Sequence[Bbox]) -> Bbox:
     """Move a name to the first free offset, else to the first one, and return its box."""
     for x, y, horizontal in (*_OFFSETS, _OFFSETS[0]):
-        text.set(position=(x, y), ha=horizontal, va="bottom" if y > 0 else "top")
+        text.set(
+            position=(x, y),
+            ha=horizontal,
+            va="bottom" if y > 0 else "top",
+        )
         box = text.get_window_extent()
-        inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
-        if inside and not any(box.overlaps(other) for other in taken):
+        is_inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1
+        covers_other = any(box.overlaps(other) for other in taken)
+        if is_inside and not covers_other:
             break
     return box
 
@@ -214,15 +235,16 @@ def qpp_picture(path: Path, prediction: Prediction) -> None:
         caption = f"{_caption(row) or 'not defined'} (n = {row.queries})"
         panels.append(
             ScatterPanel(
-                prediction.values[row.predictor],
-                prediction.quality,
-                row.predictor,
-                record.measure,
-                caption,
+                x=prediction.values[row.predictor],
+                y=prediction.quality,
+                x_label=row.predictor,
+                y_label=record.measure,
+                caption=caption,
                 names=dict.fromkeys(prediction.quality, ""),
             )
         )
-    write_labelled_scatter(path, panels, f"{record.model} on {record.dataset}", columns=3)
+    title = f"{record.model} on {record.dataset}"
+    write_labelled_scatter(path, panels, title, columns=3)
 
 
 def shift_picture(path: Path, report: Shift) -> None:
@@ -249,14 +271,21 @@ def shift_picture(path: Path, report: Shift) -> None:
             of_targets = values[row.similarity]
             panels.append(
                 ScatterPanel(
-                    {targets[target]: value for target, value in of_targets.items()},
-                    {targets[target]: score for target, score in scores.items()},
-                    SIMILARITIES[row.similarity],
-                    f"{report.measure}, {models[label]}{against}",
-                    _caption(row),
+                    x=_renamed(of_targets, targets),
+                    y=_renamed(scores, targets),
+                    x_label=SIMILARITIES[row.similarity],
+                    y_label=f"{report.measure}, {models[label]}{against}",
+                    caption=_caption(row),
                 )
             )
     write_labelled_scatter(path, panels, f"similarity with {report.source.dataset}")
+
+
+def _renamed(
+    values: Mapping[str, float | None], names: Mapping[str, str]
+) -> dict[str, float | None]:
+    """Return values by the names that a picture has room for."""
+    return {names[key]: value for key, value in values.items()}
 
 
 def representation_picture(path: Path, report: Representation) -> None:
@@ -286,7 +315,14 @@ def _alignment_panel(report: Representation) -> ScatterPanel:
             uniformity[point] = measures.uniformity
             names[point] = datasets[dataset]
             groups[point] = models[model]
-    return ScatterPanel(alignment, uniformity, "ℓ_align", "ℓ_uniform", names=names, groups=groups)
+    return ScatterPanel(
+        x=alignment,
+        y=uniformity,
+        x_label="ℓ_align",
+        y_label="ℓ_uniform",
+        names=names,
+        groups=groups,
+    )
 
 
 def _reduction_panel(report: Representation) -> ScatterPanel:
@@ -294,15 +330,17 @@ def _reduction_panel(report: Representation) -> ScatterPanel:
     reductions: dict[str, float | None] = {}
     gains: dict[str, float | None] = {}
     for name, corpus in report.datasets.items():
-        if corpus.change is not None:
-            reductions[datasets[name]] = corpus.change.contrastive_loss_reduction
-            gains[datasets[name]] = corpus.change.gain
+        change = corpus.change
+        if change is not None:
+            point = datasets[name]
+            reductions[point] = change.contrastive_loss_reduction
+            gains[point] = change.gain
     return ScatterPanel(
-        reductions,
-        gains,
-        "reduction of contrastive loss",
-        f"gain in {report.measure}",
-        _caption(report.reduction_against_gain),
+        x=reductions,
+        y=gains,
+        x_label="reduction of contrastive loss",
+        y_label=f"gain in {report.measure}",
+        caption=_caption(report.reduction_against_gain),
     )
 
 
@@ -312,15 +350,18 @@ def source_clusters_picture(path: Path, report: SourceClusters) -> None:
     References:
         Yu et al., 2022 (COCO-DR), Figure 5c.
     """
+    reductions = {name: target.reduction for name, target in report.targets.items()}
+    gains = {name: target.gain for name, target in report.targets.items()}
     panel = ScatterPanel(
-        {name: target.reduction for name, target in report.targets.items()},
-        {name: target.gain for name, target in report.targets.items()},
-        "reduction of the nearest cluster's loss",
-        f"gain in {report.measure}",
-        _caption(report.reduction_against_gain),
-        file_names(report.targets),  # points have no room for paths
+        x=reductions,
+        y=gains,
+        x_label="reduction of the nearest cluster's loss",
+        y_label=f"gain in {report.measure}",
+        caption=_caption(report.reduction_against_gain),
+        names=file_names(report.targets),  # points have no room for paths
     )
-    write_labelled_scatter(path, [panel], f"{report.after} − {report.before}")
+    title = f"{report.after} − {report.before}"
+    write_labelled_scatter(path, [panel], title)
 
 
 def overlap_picture(path: Path, report: Overlap) -> None:
@@ -332,7 +373,12 @@ def overlap_picture(path: Path, report: Overlap) -> None:
         kind = f"cosine, {encoder.name}"
     with _png(path, 6.4, 4.0) as figure:
         axis = figure.subplots()
-        axis.stairs(histogram.counts, histogram.edges, fill=True, alpha=0.6)
+        axis.stairs(
+            histogram.counts,
+            histogram.edges,
+            fill=True,
+            alpha=0.6,
+        )
         axis.set(
             xlim=(histogram.edges[0], histogram.edges[-1]),
             xlabel=plain(f"similarity to the nearest training query ({kind})"),
@@ -352,11 +398,26 @@ def resampling_picture(path: Path, report: Manifest) -> None:
         for name, points in report.points.items():
             x, y = zip(*points, strict=True)
             if name == "test":
-                axis.scatter(x, y, 12, label=name, marker="x", color="black")
+                axis.scatter(
+                    x,
+                    y,
+                    12,
+                    label=name,
+                    marker="x",
+                    color="black",
+                )
             else:
-                axis.scatter(x, y, 12, label=name, marker="o", alpha=0.5)
+                axis.scatter(
+                    x,
+                    y,
+                    12,
+                    label=name,
+                    marker="o",
+                    alpha=0.5,
+                )
         axis.legend()
-        axis.set_title(plain(f"{report.base} ({report.method}), {report.encoder.name}"))
+        title = f"{report.base} ({report.method}), {report.encoder.name}"
+        axis.set_title(plain(title))
 
 
 def alignment_picture(path: Path, report: Regimes) -> None:
@@ -368,23 +429,25 @@ def alignment_picture(path: Path, report: Regimes) -> None:
         Zhan et al., 2022, Figure 2.
     """
     points = {f"{point.group} {point.model} {point.seed}": point for point in report.points}
+    models = {name: point.model for name, point in points.items()}
     panels = []
     for row in report.alignment:
         inside: dict[str, float | None] = {}
         outside: dict[str, float | None] = {}
         for name, point in points.items():
+            measures_outside = point.ood[row.collection]
             inside[name] = point.measures[row.measure][row.regime]
-            outside[name] = point.ood[row.collection][row.measure][row.regime]
+            outside[name] = measures_outside[row.measure][row.regime]
         panels.append(
             ScatterPanel(
-                inside,
-                outside,
-                f"{row.regime}, {row.measure}",
-                f"{row.collection}, {row.measure}",
-                _alignment_caption(row),
+                x=inside,
+                y=outside,
+                x_label=f"{row.regime}, {row.measure}",
+                y_label=f"{row.collection}, {row.measure}",
+                caption=_alignment_caption(row),
                 # Colours tell models apart, and seeds need no names.
                 names=dict.fromkeys(points, ""),
-                groups={name: point.model for name, point in points.items()},
+                groups=models,
             )
         )
     write_labelled_scatter(path, panels, f"{report.base} ({report.method})")
@@ -394,4 +457,5 @@ def _alignment_caption(row: Alignment) -> str:
     if row.spearman is None:
         return f"not defined ({row.models} models)"
     spearman = f"ρ = {row.spearman:+.3f} (p {row.spearman_p:.2g})"
-    return f"{spearman}, τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})"
+    kendall = f"τ = {row.kendall:+.3f} (p {row.kendall_p:.2g})"
+    return f"{spearman}, {kendall}"

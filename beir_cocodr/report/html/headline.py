@@ -69,7 +69,12 @@ def headline_of(output: ResultsFolder, names: Names) -> Headline:
     if output.evaluation is not None:
         return _labelled_headline(output.evaluation, names, recommendation)
     if output.comparison is not None:
-        return label_free_headline(output.comparison, names, output.candidates, recommendation)
+        return label_free_headline(
+            output.comparison,
+            names,
+            output.candidates,
+            recommendation,
+        )
     return _unjudged_headline(output)
 
 
@@ -117,33 +122,44 @@ def recommended_use(output: ResultsFolder, names: Names) -> Advice | None:
     if choice is None or output.judged is None or _is_run(output, choice.label):
         return None
     dataset = output.judged.dataset
-    command = ["beir-cocodr", "search", "--dataset", dataset, "--model", choice.model, "a question"]
-    arguments = [json.dumps(name, ensure_ascii=False) for name in (dataset, choice.model)]
+    shown_name = names.get(choice.label, choice.label)
+    command = ["beir-cocodr", "search"]
+    command += ["--dataset", dataset]
+    command += ["--model", choice.model]
+    command.append("a question")
+    dataset_literal = json.dumps(dataset, ensure_ascii=False)
+    model_literal = json.dumps(choice.model, ensure_ascii=False)
     return Advice(
-        f"{choice.verb} {names.get(choice.label, choice.label)}",
-        choice.reason,
-        [shlex.join(command)],
-        _CODE.format(*arguments),
+        title=f"{choice.verb} {shown_name}",
+        text=choice.reason,
+        commands=[shlex.join(command)],
+        code=_CODE.format(dataset_literal, model_literal),
     )
 
 
 def _choice(output: ResultsFolder, names: Names) -> _Recommended | None:
-    if output.adaptation is not None:
-        recommendation = output.adaptation.recommendation
+    adaptation = output.adaptation
+    if adaptation is not None:
+        recommendation = adaptation.recommendation
         return _Recommended(
-            recommendation.model,
-            output.adaptation.path,
-            recommendation.choice,
-            recommendation.decided,
-            is_kept=output.adaptation.path == output.adaptation.base,
+            label=recommendation.model,
+            model=adaptation.path,
+            reason=recommendation.choice,
+            decided=recommendation.decided,
+            is_kept=adaptation.path == adaptation.base,
         )
     if output.evaluation is not None:
         return _best_of(output.evaluation, names)
     if output.comparison is not None:
         best = output.comparison.best
-        reason = _with_names(best.reason, names)
-        is_kept = best.model == output.comparison.models[0]
-        return _Recommended(best.model, best.model, reason, best.decided, is_kept)
+        first = output.comparison.models[0]
+        return _Recommended(
+            label=best.model,
+            model=best.model,
+            reason=_with_names(best.reason, names),
+            decided=best.decided,
+            is_kept=best.model == first,
+        )
     return None
 
 
@@ -158,10 +174,14 @@ def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Recommended:
     label = max(better, key=evaluation.value, default=reference)
     model = evaluation.results.models[label].model
     if len(names) == 1:
-        return _Recommended(label, model, "")
+        return _Recommended(label, model, reason="")
     subject = "It" if better else "Nothing"
-    reason = f"{subject} is significantly better than {names[reference]}."
-    return _Recommended(label, model, reason, is_kept=not better)
+    return _Recommended(
+        label,
+        model,
+        reason=f"{subject} is significantly better than {names[reference]}.",
+        is_kept=not better,
+    )
 
 
 def _is_run(output: ResultsFolder, label: str) -> bool:
@@ -196,9 +216,13 @@ def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
         table = asked / LABELS_FILE
         commands.append([*compare, "--no-labels", "--output", str(asked)])
         text += f"Or write a table by the second command, and fill {_column_of(table)}"
-    judged = str(folder.with_name(f"{folder.name}-judged"))
-    commands.append([*compare, "--judgements", str(table), "--output", judged])
-    return Advice("How to reach a verdict", text, [shlex.join(command) for command in commands])
+    judged = folder.with_name(f"{folder.name}-judged")
+    commands.append([*compare, "--judgements", str(table), "--output", str(judged)])
+    return Advice(
+        title="How to reach a verdict",
+        text=text,
+        commands=[shlex.join(command) for command in commands],
+    )
 
 
 def _column_of(table: Path) -> str:
@@ -243,18 +267,33 @@ def _labelled_headline(
     if test is None:
         sentence = f"{names[best]} was not tested against {names[reference]}."
         return Headline(NOT_JUDGED, sentence, notes=notes, reasons=reasons)
+    collection = collection_name(evaluation.results.dataset)
+    return Headline(
+        test.verdict,
+        _sentence(test, names, collection),
+        _labelled_facts(test, evaluation),
+        notes,
+        reasons,
+        (reference, best),
+    )
+
+
+def _labelled_facts(test: PairedTest, evaluation: LabelledEvaluation) -> list[tuple[str, str]]:
+    """Return the figures of a paired test, each with its name."""
+    value_a = evaluation.value(test.a)
+    value_b = evaluation.value(test.b)
     facts = [
-        (test.measure, f"{evaluation.value(test.a):.3f} → {evaluation.value(test.b):.3f}"),
+        (test.measure, f"{value_a:.3f} → {value_b:.3f}"),
         ("Difference", signed(test.difference)),
     ]
     if says_something(test):
         facts.append(("95% interval", span(test.interval)))
+    counts = f"{test.wins:,} / {test.ties:,} / {test.losses:,}"
     facts += [
         ("p after Holm", p_value(test.t_p_holm)),
-        ("Won / tied / lost", f"{test.wins:,} / {test.ties:,} / {test.losses:,}"),
+        ("Won / tied / lost", counts),
     ]
-    sentence = _sentence(test, names, collection_name(evaluation.results.dataset))
-    return Headline(test.verdict, sentence, facts, notes, reasons, (reference, best))
+    return facts
 
 
 def _deciding_encoders(recommendation: Recommendation) -> list[str]:
@@ -276,9 +315,11 @@ def _sentence(test: PairedTest, names: Names, collection: str) -> str:
     interval = ""
     if says_something(test):
         interval = f", 95% interval {span(test.interval)}"
+    difference = f"{signed(test.difference)} {test.measure}{interval}"
     p = p_value(test.t_p_holm, name=True)
-    holm = "" if test.t_p_holm is None else " after Holm"
-    return f"{verdict}: {signed(test.difference)} {test.measure}{interval}, {p}{holm}."
+    if test.t_p_holm is not None:
+        p += " after Holm"
+    return f"{verdict}: {difference}, {p}."
 
 
 def _best_of_many(evaluation: LabelledEvaluation, best: str, names: Names) -> str:
@@ -303,17 +344,19 @@ def _best_of_many(evaluation: LabelledEvaluation, best: str, names: Names) -> st
 def _single_model_headline(evaluation: LabelledEvaluation, names: Names) -> Headline:
     label = evaluation.reference
     measure = evaluation.measure
+    results = evaluation.results
     value = f"{evaluation.value(label):.3f}"
-    interval = evaluation.results.models[label].intervals[measure]
+    interval = results.models[label].intervals[measure]
     within = ""
     if interval is not None:
         within = f" (95% interval {span(interval, sign='')})"
-    collection = collection_name(evaluation.results.dataset)
+    collection = collection_name(results.dataset)
     sentence = (
         f"{names[label]} reaches {value} {measure}{within} on {collection}; there is no second "
         "model to compare it with."
     )
-    return Headline(NOT_JUDGED, sentence, [("Models", "1"), (measure, value)])
+    facts = [("Models", "1"), (measure, value)]
+    return Headline(NOT_JUDGED, sentence, facts)
 
 
 def label_free_headline(
@@ -343,7 +386,8 @@ def label_free_headline(
         others = {candidates[label] for label in _deciding_encoders(recommendation)}
     elif len(others) > 2:
         notes.append(_with_names(comparison.best.reason, names))
-    other = next(model for model in comparison.ranking if model != first and model in others)
+    others.discard(first)
+    other = next(model for model in comparison.ranking if model in others)
     pair = _pair(comparison, first, other)
     way = WITHOUT_LABELS
     few = comparison.few_labels
@@ -353,15 +397,21 @@ def label_free_headline(
             if sentence not in reasons:
                 notes.append(_with_names(sentence, names))
     notes.append(pair.trust)
-    sentence = _label_free_sentence(pair, names, collection_name(comparison.dataset), way)
+    collection = collection_name(comparison.dataset)
     return Headline(
-        pair.verdict, sentence, list(_label_free_facts(pair)), notes, reasons, (first, other)
+        pair.verdict,
+        _label_free_sentence(pair, names, collection, way),
+        _label_free_facts(pair),
+        notes,
+        reasons,
+        (first, other),
     )
 
 
 def _pair(comparison: ComparisonRecord, first: str, other: str) -> PairVerdict:
     """Return the verdict of a model against the first one, also if it was made the other way."""
-    pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == {first, other})
+    models = {first, other}
+    pair = next(pair for pair in comparison.estimated if {pair.a, pair.b} == models)
     if pair.a == first:
         return pair
     return pair.turned()
@@ -379,19 +429,22 @@ def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: 
         verdict = f"By {way}, {b} is as good as {a} on {collection} for all practical purposes"
     else:
         verdict = f"By {way}, {b} is {pair.verdict} than {a} on {collection}"
-    expected = f"{signed(pair.estimate)} nDCG@10 is expected, 90% interval {span(pair.interval)}"
-    return f"{verdict}: {expected}."
+    expected = f"{signed(pair.estimate)} nDCG@10 is expected"
+    interval = f"90% interval {span(pair.interval)}"
+    return f"{verdict}: {expected}, {interval}."
 
 
 def _label_free_facts(pair: PairVerdict) -> list[tuple[str, str]]:
+    estimated = f"{signed(pair.estimate)} (90% {span(pair.interval)})"
     facts = [
-        ("Estimated nDCG@10", f"{signed(pair.estimate)} (90% {span(pair.interval)})"),
+        ("Estimated nDCG@10", estimated),
         ("Chance to be better", f"{pair.probability:.2f}"),
         ("Share of what is usual", f"{pair.prior_share:.0%}"),
     ]
     for estimate in pair.estimates:
         if estimate.difference is not None and estimate.applies:
-            facts.append((capitalized(estimate.estimator), _estimate(estimate)))
+            name = capitalized(estimate.estimator)
+            facts.append((name, _estimate(estimate)))
     return facts
 
 
@@ -411,18 +464,23 @@ def label_free_reference(comparison: ComparisonRecord, candidates: Mapping[str, 
 
 def _unjudged_headline(output: ResultsFolder) -> Headline:
     """Return the headline of a training alone."""
-    model = output.trained[0]
-    sentence = f"A model was trained ({model.record.stage}, {model.record.steps or '?'} steps)"
+    record = output.trained[0].record
+    steps = record.steps or "?"
+    sentence = f"A model was trained ({record.stage}, {steps} steps)"
     if any(trained.curves for trained in output.trained):
         sentence += "; its measures after every round are below, without a paired test"
     advice = "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."
-    return Headline(
-        NOT_JUDGED, f"{sentence}; nothing here shows whether it got better.", notes=[advice]
-    )
+    sentence += "; nothing here shows whether it got better."
+    return Headline(NOT_JUDGED, sentence, notes=[advice])
 
 
 def _with_names(text: str, names: Names) -> str:
     """Return a sentence of a record with the page's names in the place of model names."""
     longest_first = sorted(names, key=len, reverse=True)  # a name may be part of a longer one
     models = "|".join(map(re.escape, longest_first))
-    return re.sub(rf"(?<!\w)({models})(?!\w)", lambda match: names[match[1]], text)
+    whole_name = rf"(?<!\w)({models})(?!\w)"
+    return re.sub(
+        whole_name,
+        lambda match: names[match[1]],
+        text,
+    )

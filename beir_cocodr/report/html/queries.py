@@ -89,17 +89,24 @@ def drill_down(rankings: QueryRankings, pair: tuple[str, str], most: int) -> Dri
     chosen = chosen_queries(spread, most)
     if not chosen:
         return None
-    tops = {label: run_tops(rankings.runs[label], KNOWN, set(chosen)) for label in labels}
+    shown_queries = set(chosen)
+    tops = {label: run_tops(rankings.runs[label], KNOWN, shown_queries) for label in labels}
     _warn_of_missing_queries(rankings, tops, chosen)
     lists = {}
     ids: dict[str, None] = {}
     for query in chosen:
         lists[query] = [tops[label].get(query, ()) for label in labels]
-        ids.update(dict.fromkeys(_best(lists[query])))
+        best_ids = _best(lists[query])
+        ids.update(dict.fromkeys(best_ids))
     documents = _documents(list(ids), rankings.collection)
     queries = []
     for query in chosen:
-        content = _query(query, lists[query], documents, rankings.collection)
+        content = _query(
+            query,
+            lists[query],
+            documents,
+            rankings.collection,
+        )
         content["scores"] = _scores(query, rankings)
         queries.append(content)
     data = _script_data(rankings, pair, queries, documents)
@@ -141,10 +148,13 @@ def _scores(query: str, rankings: QueryRankings) -> list[list[float] | None]:
 
 def _spread(rankings: QueryRankings, first: str) -> dict[str, float]:
     """Return query id to how much the models differ from the first one."""
-    labels = [first, *(label for label in rankings.labels if label != first)]
+    others = [label for label in rankings.labels if label != first]
+    labels = [first, *others]
     if all(label in rankings.scores for label in labels):
-        return score_spread([rankings.scores[label] for label in labels])
-    return list_spread([run_tops(rankings.runs[label], SHOWN) for label in labels], SHOWN)
+        scores = [rankings.scores[label] for label in labels]
+        return score_spread(scores)
+    tops = [run_tops(rankings.runs[label], SHOWN) for label in labels]
+    return list_spread(tops, SHOWN)
 
 
 def score_spread(scores: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
@@ -165,9 +175,11 @@ def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict
         depth: documents of a list that count.
     """
     spread = {}
-    for query in dict.fromkeys(query for lists in tops for query in lists):
+    queries = dict.fromkeys(chain.from_iterable(tops))
+    for query in queries:
         first, *others = (set(lists.get(query, ())[:depth]) for lists in tops)
-        missing = [1 - len(first & other) / depth for other in others]
+        shared = [len(first & other) / depth for other in others]
+        missing = [1 - share for share in shared]
         spread[query] = max(missing, default=0.0)
     return spread
 
@@ -186,10 +198,13 @@ def chosen_queries(spread: Mapping[str, float], most: int) -> list[str]:
     if len(queries) <= most:
         return queries
     by_spread = sorted(queries, key=lambda query: -spread[query])
-    chosen = set(by_spread[: (most + 1) // 2])
+    half = (most + 1) // 2
+    chosen = set(by_spread[:half])
     rest = [query for query in queries if query not in chosen]
-    rows = np.linspace(0, len(rest) - 1, most - len(chosen)).round().astype(int).tolist()
-    chosen |= {rest[row] for row in rows}
+    wanted = most - len(chosen)
+    places = np.linspace(0, len(rest) - 1, wanted).round()
+    for row in places.astype(int).tolist():
+        chosen.add(rest[row])
     return [query for query in queries if query in chosen]
 
 
@@ -199,9 +214,11 @@ def _warn_of_missing_queries(
     """Warn of runs that lack queries which have a score above 0."""
     for label, of_model in tops.items():
         scores = rankings.scores.get(label, {})
-        missing = [
-            query for query in chosen if query not in of_model and any(scores.get(query, ()))
-        ]
+        missing = []
+        for query in chosen:
+            has_score = any(scores.get(query, ()))
+            if query not in of_model and has_score:
+                missing.append(query)
         if missing:
             log.warning(
                 "%s is not complete: it has no document for %d of the shown queries that score "
@@ -214,7 +231,8 @@ def _warn_of_missing_queries(
 
 def _best(lists: Sequence[Sequence[str]]) -> list[str]:
     """Return the documents of a query that are shown, of all models, each once."""
-    return list(dict.fromkeys(id for ranking in lists for id in ranking[:SHOWN]))
+    shown_ids = chain.from_iterable(ranking[:SHOWN] for ranking in lists)
+    return list(dict.fromkeys(shown_ids))
 
 
 def _query(
@@ -256,19 +274,26 @@ def _query(
         "relevant": sum(grade > 0 for grade in grades.values()),
     }
     if collection is not None:
-        analyzer = Analyzer("english")
-        terms = analyzer(text)
-        snippets = []
-        matches = []
-        for id in best_ids:
-            document = documents[id][2]
-            best = snippet(document, text, analyzer, _SNIPPET)
-            snippets.append([best.text, list(chain.from_iterable(best.matches))])
-            ends_of_words = [match[:2] for match in analyzer.matches(document, terms)]
-            matches.append(list(chain.from_iterable(ends_of_words)))
-        content["snippets"] = snippets
-        content["matches"] = matches
+        texts = [documents[id][2] for id in best_ids]
+        _add_matches(content, text, texts)
     return content
+
+
+def _add_matches(content: Json, query: str, texts: Sequence[str]) -> None:
+    """Add the snippets of documents, and the places of a query's words, to the query's content."""
+    analyzer = Analyzer("english")
+    terms = analyzer(query)
+    snippets = []
+    matches = []
+    for text in texts:
+        best = snippet(text, query, analyzer, _SNIPPET)
+        places_in_snippet = list(chain.from_iterable(best.matches))
+        snippets.append([best.text, places_in_snippet])
+        ends_of_words = [match[:2] for match in analyzer.matches(text, terms)]
+        places_in_text = list(chain.from_iterable(ends_of_words))
+        matches.append(places_in_text)
+    content["snippets"] = snippets
+    content["matches"] = matches
 
 
 def _documents(ids: list[str], collection: Collection | None) -> dict[str, list[str]]:
@@ -276,18 +301,23 @@ def _documents(ids: list[str], collection: Collection | None) -> dict[str, list[
     contents = {id: [id, "", ""] for id in ids}
     if collection is None or not ids:
         return contents
-    most = max(_SNIPPET, min(_TEXT, _TEXTS // len(ids)))
+    even_share = _TEXTS // len(ids)
+    most = max(_SNIPPET, min(_TEXT, even_share))
     rows = collection.documents.rows(ids)
-    for document in collection.documents.take(rows[rows >= 0]):
+    known_rows = rows[rows >= 0]
+    for document in collection.documents.take(known_rows):
         id = document["_id"]
         title = _cut(document["title"], _TITLE)
-        contents[id] = [id, title, _cut(document["text"], most)]
+        text = _cut(document["text"], most)
+        contents[id] = [id, title, text]
     return contents
 
 
 def _cut(text: str, most: int) -> str:
     """Return the beginning of a text on one line."""
-    text = " ".join(text[: 4 * most].split())
-    if len(text) <= most:
-        return text
-    return text[: most - 1].rstrip() + "…"
+    words = text[: 4 * most].split()
+    line = " ".join(words)
+    if len(line) <= most:
+        return line
+    beginning = line[: most - 1].rstrip()
+    return f"{beginning}…"
