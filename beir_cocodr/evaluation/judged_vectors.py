@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -105,8 +105,9 @@ class Learning(Record):
     def describe(self) -> str:
         """Return the result in one sentence."""
         low, high = self.interval
+        after = self.before + self.gain
         figures = (
-            f"nDCG@10 of held-out queries {self.before:.3f} to {self.before + self.gain:.3f}, "
+            f"nDCG@10 of held-out queries {self.before:.3f} to {after:.3f}, "
             f"90% interval of the difference {low:+.3f} to {high:+.3f}, a gain with "
             f"{self.confidence:.0%} confidence"
         )
@@ -149,7 +150,8 @@ class JudgedCandidates:
         """Return the length of a vector: bounds are shares of it."""
         if self.unit:
             return 1.0
-        return float(np.sqrt(np.square(self.vectors).sum(axis=1).mean()))
+        squared_lengths = np.square(self.vectors).sum(axis=1)
+        return float(np.sqrt(squared_lengths.mean()))
 
     def after(self, judged: Ints, asked: Ints, bounds: Sequence[float]) -> Doubles:
         """Return nDCG@10 of some queries after others moved vectors.
@@ -163,26 +165,29 @@ class JudgedCandidates:
             (B, n).
         """
         scores = self._scores[asked]
-        pulls = pulls_of(self.queries[judged], [self.grades[number] for number in judged])
+        judged_grades = [self.grades[number] for number in judged]
+        pulls = pulls_of(self.queries[judged], judged_grades)
         targets = unit_pulls(pulls.sums)
         before = scores[:, pulls.rows]
         toward = self.queries[asked] @ targets.T
         cosines = (self.vectors[pulls.rows] * targets).sum(axis=1)
         values = np.zeros((len(bounds), len(asked)))
         for number, bound in enumerate(bounds):
-            kept, pulled = nudge_shares(cosines, bound * self.scale, unit=self.unit)
+            farthest = bound * self.scale
+            kept, pulled = nudge_shares(cosines, farthest, unit=self.unit)
             scores[:, pulls.rows] = kept * before + pulled * toward
-            rows = zip(asked.tolist(), scores, strict=True)
-            values[number] = [self.ndcg(query, of_query) for query, of_query in rows]
+            by_query = zip(asked.tolist(), scores, strict=True)
+            values[number] = [self.ndcg(query, of_query) for query, of_query in by_query]
         return values
 
     def ndcg(self, number: int, scores: Floats) -> float:
         """Return the nDCG@10 of a query by (C,) scores of the candidates."""
         grades = self.grades[number]
-        gains = [max(grades.get(row, 0), 0) for row in best_rows(scores, self.ties, _DEPTH)]
-        best = sorted((grade for grade in grades.values() if grade > 0), reverse=True)[:_DEPTH]
-        ideal = float(_DISCOUNTS[: len(best)] @ best)
-        return float(_DISCOUNTS[: len(gains)] @ gains) / ideal
+        ranking = best_rows(scores, self.ties, _DEPTH)
+        gains = [max(grades.get(row, 0), 0) for row in ranking]
+        positive = [grade for grade in grades.values() if grade > 0]
+        ideal_gains = sorted(positive, reverse=True)[:_DEPTH]
+        return _dcg(gains) / _dcg(ideal_gains)
 
     def choose(self, judged: Ints, folds: int) -> float:
         """Return the bound at which held-out queries among the judged ones gain the most.
@@ -190,19 +195,25 @@ class JudgedCandidates:
         Of bounds that are as good, it is the smallest; 0 if none gains.
         """
         bounds = (0.0, *BOUNDS)
-        parts = _parts(judged, folds)
-        values = [self.after(_without(judged, part), part, bounds) for part in parts]
+        values = []
+        for part in _parts(judged, folds):
+            others = _without(judged, part)
+            values.append(self.after(others, part, bounds))
         means = np.concatenate(values, axis=1).mean(axis=1)
-        return bounds[int(np.argmax(means.round(_DIGITS)))]
+        best = np.argmax(means.round(_DIGITS))
+        return bounds[int(best)]
 
     def cross_validate(self, options: LearnOptions) -> tuple[Doubles, Doubles]:
         """Return (Q,) nDCG@10 of every query before, and after the others have moved vectors.
 
         The bound of each fold is chosen within the others, by cross-validation again.
         """
-        order = np.random.default_rng(options.seed).permutation(len(self.queries))
-        [before] = self.after(order[:0], np.arange(len(order)), (0.0,))
-        after = np.zeros(len(order))
+        count = len(self.queries)
+        order = np.random.default_rng(options.seed).permutation(count)
+        nobody = order[:0]
+        everybody = np.arange(count)
+        [before] = self.after(nobody, everybody, (0.0,))
+        after = np.zeros(count)
         for part in _parts(order, options.folds):
             others = _without(order, part)
             bound = self.choose(others, options.folds)
@@ -210,8 +221,14 @@ class JudgedCandidates:
         return before, after
 
 
+def _dcg(gains: Sequence[int]) -> float:
+    """Return the discounted cumulative gain of at most ten gains, best rank first."""
+    return float(_DISCOUNTS[: len(gains)] @ gains)
+
+
 def _parts(numbers: Ints, folds: int) -> list[Ints]:
-    return [numbers[part::folds] for part in range(min(folds, len(numbers)))]
+    parts = min(folds, len(numbers))
+    return [numbers[part::folds] for part in range(parts)]
 
 
 def _without(numbers: Ints, part: Ints) -> Ints:
@@ -228,10 +245,12 @@ def gain_confidence(differences: Doubles) -> float:
     from scipy import stats  # reading a record does not need it
 
     count = len(differences)
+    mean = differences.mean()
     error = float(differences.std(ddof=1)) / math.sqrt(count)
     if not error:
-        return float(np.sign(differences.mean()) / 2 + 0.5)
-    return float(stats.t.cdf(differences.mean() / error, count - 1))
+        return float(np.sign(mean) / 2 + 0.5)
+    probability = stats.t.cdf(mean / error, count - 1)
+    return float(probability)
 
 
 def paired_interval(differences: Doubles) -> tuple[float, float]:
@@ -241,7 +260,8 @@ def paired_interval(differences: Doubles) -> tuple[float, float]:
     mean = float(differences.mean())
     count = len(differences)
     deviation = float(differences.std(ddof=1))
-    width = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * deviation / math.sqrt(count)
+    quantile = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1))
+    width = quantile * deviation / math.sqrt(count)
     return mean - width, mean + width
 
 
@@ -262,21 +282,31 @@ def learn_bound(candidates: JudgedCandidates, options: LearnOptions = LearnOptio
             f"{FEWEST - count} more"
         )
     before, after = candidates.cross_validate(options)
-    interval = paired_interval(after - before)
-    confidence = gain_confidence(after - before)
+    gains = after - before
+    low, high = paired_interval(gains)
+    confidence = gain_confidence(gains)
     order = np.random.default_rng(options.seed).permutation(count)
     bound = candidates.choose(order, options.folds)
-    moved = {row for grades in candidates.grades for row, grade in grades.items() if grade > 0}
+    moved = _relevant_rows(candidates.grades)
+    is_sure = confidence >= CONFIDENCE
     return Learning(
         queries=count,
         moved=len(moved),
         bound=bound,
         before=round(float(before.mean()), 6),
-        gain=round(float((after - before).mean()), 6),
-        interval=(round(interval[0], 6), round(interval[1], 6)),
+        gain=round(float(gains.mean()), 6),
+        interval=(round(low, 6), round(high, 6)),
         confidence=round(confidence, 4),
-        kept=confidence >= CONFIDENCE and bound > 0,
+        kept=is_sure and bound > 0,
     )
+
+
+def _relevant_rows(grades: Sequence[Mapping[int, int]]) -> set[int]:
+    """Return the rows with a grade above 0 for any query."""
+    rows: set[int] = set()
+    for of_query in grades:
+        rows.update(row for row, grade in of_query.items() if grade > 0)
+    return rows
 
 
 class LearnedVectors:
@@ -294,7 +324,10 @@ class LearnedVectors:
 
     @classmethod
     def learn(
-        cls, dense: Dense, judgements: Judgements, options: LearnOptions = LearnOptions()
+        cls,
+        dense: Dense,
+        judgements: Judgements,
+        options: LearnOptions = LearnOptions(),
     ) -> LearnedVectors:
         """Learn from judged queries; the search stays as it is until :meth:`apply`.
 
@@ -307,18 +340,20 @@ class LearnedVectors:
             InputError: Fewer than ten queries have a relevant document in the corpus.
         """
         texts, grades = _relevant(dense, judgements)
-        left_out = len(judgements.queries) - len(texts)
-        if len(texts) < FEWEST:
+        count = len(texts)
+        if count < FEWEST:
             raise InputError(
-                f"{judgements.file}: {len(texts)} judged queries have a relevant document, and "
-                f"learning needs {FEWEST}; judge {FEWEST - len(texts)} more"
+                f"{judgements.file}: {count} judged queries have a relevant document, and "
+                f"learning needs {FEWEST}; judge {FEWEST - count} more"
             )
         queries = dense.encode_queries(texts)
-        positive = {row for of_query in grades for row, grade in of_query.items() if grade > 0}
-        numbers = list(map(str, range(len(texts))))
+        positive = _relevant_rows(grades)
+        numbers = list(map(str, range(count)))
         # However far these rows move, only so many others can be among the ten best.
-        ranking = dense.search_embeddings(numbers, queries, _DEPTH + len(positive))
-        rows = np.union1d(ranking.rows[ranking.rows >= 0], sorted(positive)).astype(np.int64)
+        deepest = _DEPTH + len(positive)
+        ranking = dense.search_embeddings(numbers, queries, deepest)
+        ranked_rows = ranking.rows[ranking.rows >= 0]
+        rows = np.union1d(ranked_rows, sorted(positive)).astype(np.int64)
         places = {row: number for number, row in enumerate(rows.tolist())}
         candidates = JudgedCandidates(
             queries=queries.numpy(),
@@ -329,15 +364,19 @@ class LearnedVectors:
         )
         learning = learn_bound(candidates, options)
         pulls = pulls_of(candidates.queries, candidates.grades)
-        bound = learning.bound * candidates.scale
-        before = candidates.vectors[pulls.rows]
-        vectors = nudged(before, pulls.sums, bound, unit=candidates.unit)
-        record = asdict(learning) | {
-            "left_out": left_out,
-            "key": key_of(dense),
-            "documents": dense.documents.ids(rows[pulls.rows]),
-        }
-        return cls(Learning(**record), vectors)
+        vectors = nudged(
+            candidates.vectors[pulls.rows],
+            pulls.sums,
+            learning.bound * candidates.scale,
+            unit=candidates.unit,
+        )
+        record = replace(
+            learning,
+            left_out=len(judgements.queries) - count,
+            key=key_of(dense),
+            documents=dense.documents.ids(rows[pulls.rows]),
+        )
+        return cls(record, vectors)
 
     def apply(self, dense: Dense | None) -> None:
         """Let a search use the vectors, if they were kept.
@@ -368,9 +407,10 @@ class LearnedVectors:
     def save(self, folder: Path) -> None:
         """Write the record and the vectors; the record comes last."""
         file = output_folder(folder) / _VECTORS_FILE
+        vectors = np.ascontiguousarray(self.vectors)
         with atomic_path(file) as temporary:
-            save_file({"vectors": np.ascontiguousarray(self.vectors)}, temporary)
-        record = Learning(**asdict(self.record) | {"vectors_sha256": file_sha256(file)})
+            save_file({"vectors": vectors}, temporary)
+        record = replace(self.record, vectors_sha256=file_sha256(file))
         record.write(folder / LEARNED_FILE)
 
     @classmethod
@@ -426,7 +466,8 @@ def learn(
             "such as minilm"
         )
     queries = load_collection(dataset, labels="optional").queries
-    judged = load_judgements(Path(judgements)).of(queries, searcher.documents)
+    all_judgements = load_judgements(Path(judgements))
+    judged = all_judgements.of(queries, searcher.documents)
     learned = LearnedVectors.learn(dense, judged, options)
     learned.save(output_path(output))
     return LearnedVectors.load(output_path(output)).record
@@ -451,9 +492,10 @@ def _relevant(dense: Dense, judgements: Judgements) -> tuple[list[str], list[dic
     grades = []
     for query in judgements.queries.values():
         rows = dense.documents.rows(list(query.grades)).tolist()
-        by_row = {
-            row: grade for row, grade in zip(rows, query.grades.values(), strict=True) if row >= 0
-        }
+        by_row = {}
+        for row, grade in zip(rows, query.grades.values(), strict=True):
+            if row >= 0:
+                by_row[row] = grade
         if any(grade > 0 for grade in by_row.values()):
             texts.append(query.text)
             grades.append(by_row)

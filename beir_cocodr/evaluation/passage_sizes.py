@@ -150,14 +150,15 @@ class PassagesRecord(Record):
         best = self.best[model]
         chances = []
         for pair in self.pairs:
-            if pair.model == model and best in (pair.a, pair.b):
-                is_second = pair.b == best
-                other = pair.a if is_second else pair.b
-                chance = pair.probability
-                if not is_second:
-                    chance = 1 - pair.probability
-                chances.append(f"{chance:.0%} against {other}")
-        return f"{model}: passages of {best} words are the better bet ({', '.join(chances)})."
+            if pair.model != model:
+                continue
+            if pair.b == best:
+                chances.append(f"{pair.probability:.0%} against {pair.a}")
+            elif pair.a == best:
+                chance = 1 - pair.probability
+                chances.append(f"{chance:.0%} against {pair.b}")
+        odds = ", ".join(chances)
+        return f"{model}: passages of {best} words are the better bet ({odds})."
 
 
 def compare_passages(
@@ -193,20 +194,38 @@ def compare_passages(
     with ExitStack() as stack:
         folder = None
         if output is not None:
-            run: Json = {"command": "compare passages", "dataset": collection.name}
-            run |= {"sizes": list(sizes), "models": list(specs), "samples": options.samples}
-            run |= {"seed": options.seed, "search": search.describe()}
-            folder = stack.enter_context(results_folder(Path(output), run, options.overwrite))
+            run: Json = {
+                "command": "compare passages",
+                "dataset": collection.name,
+                "sizes": list(sizes),
+                "models": list(specs),
+                "samples": options.samples,
+                "seed": options.seed,
+                "search": search.describe(),
+            }
+            results = results_folder(Path(output), run, options.overwrite)
+            folder = stack.enter_context(results)
         work = Path(stack.enter_context(TemporaryDirectory()))
         questions = Questions.draw(collection, work, options)
-        record = _compare(specs, collection, questions, sizes, work, options, search)
+        record = _compare(
+            specs,
+            collection,
+            questions,
+            sizes,
+            work,
+            options,
+            search,
+        )
         if folder is not None:
             record.write(folder / PASSAGES_FILE)
     return record
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
-    if len(set(sizes)) < 2 or len(set(sizes)) < len(sizes) or min(sizes) < 1:
+    different = set(sizes)
+    is_too_few = len(different) < 2
+    has_repeated = len(different) < len(sizes)
+    if is_too_few or has_repeated or min(sizes) < 1:
         numbers = ",".join(map(str, sizes))
         raise InputError(
             f"passages of {numbers} words cannot be compared; give two or more different numbers, "
@@ -251,18 +270,39 @@ class Questions:
         Raises:
             InputError: If no document gives a question.
         """
-        (folder / "spans").mkdir()
-        (folder / "terms").mkdir()
+        spans_folder = folder / "spans"
+        terms_folder = folder / "terms"
+        spans_folder.mkdir()
+        terms_folder.mkdir()
         documents = collection.documents
-        spans, corpus = hold_out_crops(documents, folder / "spans", options.samples, options.seed)
-        generated = lexical_queries(corpus, folder / "terms", options.samples, options.seed)
+        spans, corpus = hold_out_crops(
+            documents,
+            spans_folder,
+            options.samples,
+            options.seed,
+        )
+        generated = lexical_queries(
+            corpus,
+            terms_folder,
+            options.samples,
+            options.seed,
+        )
         if not spans.texts and not generated.texts:
             raise InputError(
                 f"{collection.name}: no document gives a question; its documents are too short"
             )
-        questions = cls(corpus, _files(collection), {}, [], [], [])
-        questions._add_known(SPANS, spans, _places(documents, corpus, spans.rows))
-        questions._add_known(GENERATED, generated, [None] * len(generated.texts))
+        questions = cls(
+            corpus,
+            files=_files(collection),
+            texts={},
+            kinds=[],
+            grades=[],
+            places=[],
+        )
+        places = _places(documents, corpus, spans.rows)
+        no_places = [None] * len(generated.texts)
+        questions._add_known(SPANS, spans, places)
+        questions._add_known(GENERATED, generated, no_places)
         for id, grades in collection.qrels.items():
             files = questions._graded_files(grades, documents)
             if files:
@@ -270,7 +310,10 @@ class Questions:
         return questions
 
     def _add_known(
-        self, kind: str, pseudo: PseudoQueries, places: Sequence[tuple[int, int] | None]
+        self,
+        kind: str,
+        pseudo: PseudoQueries,
+        places: Sequence[tuple[int, int] | None],
     ) -> None:
         rows = pseudo.rows.tolist()
         for text, row, position in zip(pseudo.texts, rows, places, strict=True):
@@ -278,9 +321,14 @@ class Questions:
             self._add(kind, text, {file: 1}, position)
 
     def _add(
-        self, kind: str, text: str, grades: dict[int, int], place: tuple[int, int] | None
+        self,
+        kind: str,
+        text: str,
+        grades: dict[int, int],
+        place: tuple[int, int] | None,
     ) -> None:
-        self.texts[f"{kind} {len(self.texts)}"] = text
+        id = f"{kind} {len(self.texts)}"
+        self.texts[id] = text
         self.kinds.append(kind)
         self.grades.append(grades)
         self.places.append(place)
@@ -316,7 +364,8 @@ def _places(documents: Documents, corpus: Documents, rows: Ints) -> list[tuple[i
     before = documents.take(rows)
     after = corpus.take(rows)
     for row, old, new in zip(rows.tolist(), before, after, strict=True):
-        places.append((row, _common_start(old["text"], new["text"])))
+        character = _common_start(old["text"], new["text"])
+        places.append((row, character))
     return places
 
 
@@ -363,17 +412,27 @@ class Passages:
         records: list[tuple[int, str, str, str]] = []
         row = 0
         for chunk in corpus.chunks(_CHUNK):
-            ranges = split_passages([d["text"] for d in chunk], count, words, language)
+            texts = [document["text"] for document in chunk]
+            ranges = split_passages(texts, count, words, language)
             for document, parts in zip(chunk, ranges, strict=True):
-                for start, end in parts or [(0, len(document["text"]))]:
-                    text = document["text"][start:end]
-                    records.append((len(pieces), f"p{len(pieces)}", document["title"], text))
+                text = document["text"]
+                whole_text = [(0, len(text))]
+                for start, end in parts or whole_text:
+                    number = len(pieces)
+                    passage = (number, f"p{number}", document["title"], text[start:end])
+                    records.append(passage)
                     pieces.append((row, start, end))
                 row += 1
         write_arrow(file, iter(records))
         rows, starts, ends = np.array(pieces, np.int64).T
-        lengths = np.array(count([text for _, _, _, text in records]), np.int64)
-        return cls(open_corpus(file), rows, starts, ends, lengths)
+        lengths = count([text for _, _, _, text in records])
+        return cls(
+            documents=open_corpus(file),
+            rows=rows,
+            starts=starts,
+            ends=ends,
+            lengths=np.array(lengths, np.int64),
+        )
 
 
 def _compare(
@@ -401,16 +460,24 @@ def _compare(
                 ranked = ranker.search(questions.texts, _DEPTH).rows
                 by_file = score_files(ranked, passages, questions)
                 scores[label, words] = by_file
-                figures.append(_figures(label, words, ranked, by_file, passages, questions))
+                of_size = _figures(
+                    label,
+                    words,
+                    ranked,
+                    by_file,
+                    passages,
+                    questions,
+                )
+                figures.append(of_size)
     known = questions.of_kind(SPANS, GENERATED)
     pairs = []
-    for label in specs:
-        for a, b in itertools.combinations(sorted(sizes), 2):
-            differences = scores[label, b][known] - scores[label, a][known]
-            pairs.append(_pair(label, a, b, differences))
     best = {}
     for label in specs:
-        means = {words: float(scores[label, words][known].mean()) for words in sizes}
+        of_model = {words: scores[label, words][known] for words in sizes}
+        for a, b in itertools.combinations(sorted(sizes), 2):
+            differences = of_model[b] - of_model[a]
+            pairs.append(_pair(label, a, b, differences))
+        means = {words: float(values.mean()) for words, values in of_model.items()}
         best[label] = max(means, key=lambda words: means[words])
     kinds = dict.fromkeys(questions.kinds)
     return PassagesRecord(
@@ -449,15 +516,18 @@ def score_files(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
     for number, grades in enumerate(questions.grades):
         best = ranked[number]
         rows = passages.rows[best[best >= 0]]
-        files = list(dict.fromkeys(questions.files[rows].tolist()))
+        files_of_passages = questions.files[rows].tolist()
+        files = list(dict.fromkeys(files_of_passages))
         gains = [grades.get(file, 0) for file in files[:_TOP]]
         ideal_gains = sorted(grades.values(), reverse=True)
-        scores[number] = _discounted(gains) / _discounted(ideal_gains[:_TOP])
+        ideal = _discounted(ideal_gains[:_TOP])
+        scores[number] = _discounted(gains) / ideal
     return scores
 
 
 def _discounted(gains: Sequence[int]) -> float:
-    return sum(gain / math.log2(2 + rank) for rank, gain in enumerate(gains))
+    discounted = [gain / math.log2(2 + rank) for rank, gain in enumerate(gains)]
+    return sum(discounted)
 
 
 def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubles:
@@ -468,23 +538,33 @@ def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
     """
     scores = []
     for number in questions.of_kind(SPANS).tolist():
-        position = questions.places[number]
-        assert position is not None
-        row, character = position
-        read = 0
-        score = 0.0
+        place = questions.places[number]
+        assert place is not None
         best = ranked[number]
-        for passage in best[best >= 0].tolist():
-            if read >= _TOP * _WORDS_A_RANK:
-                break
-            is_document = passages.rows[passage] == row
-            begins = passages.starts[passage] - 1
-            if is_document and begins <= character <= passages.ends[passage]:
-                score = 1 / math.log2(2 + read / _WORDS_A_RANK)
-                break
-            read += int(passages.lengths[passage])
-        scores.append(score)
+        scores.append(_score_span(best[best >= 0], passages, place))
     return np.array(scores)
+
+
+def _score_span(best: Ints, passages: Passages, place: tuple[int, int]) -> float:
+    """Return how early a place is read in the passages of a ranking.
+
+    Args:
+        best: (n,) passages, best first.
+        passages: the passages.
+        place: the document and the character.
+    """
+    row, character = place
+    words_read = 0
+    for passage in best.tolist():
+        if words_read >= _TOP * _WORDS_A_RANK:
+            break
+        is_document = passages.rows[passage] == row
+        begins = passages.starts[passage] - 1
+        if is_document and begins <= character <= passages.ends[passage]:
+            ranks_read = words_read / _WORDS_A_RANK
+            return 1 / math.log2(2 + ranks_read)
+        words_read += int(passages.lengths[passage])
+    return 0.0
 
 
 def _figures(
@@ -495,13 +575,16 @@ def _figures(
     passages: Passages,
     questions: Questions,
 ) -> SizeFigures:
-    kinds = dict.fromkeys(questions.kinds)
+    means = {}
+    for kind in dict.fromkeys(questions.kinds):
+        of_kind = by_file[questions.of_kind(kind)]
+        means[kind] = float(of_kind.mean())
     by_span = score_spans(ranked, passages, questions)
     return SizeFigures(
         model=label,
         words=words,
         passages=len(passages.rows),
-        by_file={kind: float(by_file[questions.of_kind(kind)].mean()) for kind in kinds},
+        by_file=means,
         by_span=float(by_span.mean()) if len(by_span) else None,
     )
 
@@ -511,8 +594,14 @@ def _pair(label: str, a: int, b: int, differences: Doubles) -> SizePair:
     mean = float(differences.mean())
     sampling = float(differences.std()) / math.sqrt(len(differences))
     normal = NormalDist(mean, math.hypot(sampling, ERROR))
-    interval = (normal.inv_cdf(0.05), normal.inv_cdf(0.95))
-    return SizePair(label, a, b, mean, interval, 1 - normal.cdf(0.0))
+    return SizePair(
+        model=label,
+        a=a,
+        b=b,
+        difference=mean,
+        interval=(normal.inv_cdf(0.05), normal.inv_cdf(0.95)),
+        probability=1 - normal.cdf(0.0),
+    )
 
 
 def lines(record: PassagesRecord) -> Iterator[str]:
