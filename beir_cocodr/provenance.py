@@ -47,7 +47,10 @@ def collection_provenance(collection: Collection, queries: bool) -> CollectionPr
     """
     documents = collection.documents
     provenance = CollectionProvenance(
-        collection.name, len(documents), documents.content_hash, collection.counts
+        collection.name,
+        len(documents),
+        documents.content_hash,
+        collection.counts,
     )
     if not queries:
         return provenance
@@ -115,9 +118,13 @@ class TrainingPlan(Record):
         by_name = ("base", "miner", "teacher")
         names = [part.name for part in fields(TrainingPlan) if part.name not in by_name]
         settings: Json = {name: getattr(self, name) for name in names}
-        settings["teacher"] = self.teacher if self.teacher_sha256 is None else None
+        settings["teacher"] = None
+        if self.teacher_sha256 is None:
+            settings["teacher"] = self.teacher
         settings["seen"] = _without_names(self.seen)
-        settings["targets"] = None if self.targets is None else _without_names(self.targets)
+        settings["targets"] = None
+        if self.targets is not None:
+            settings["targets"] = _without_names(self.targets)
         return settings
 
 
@@ -180,7 +187,9 @@ class TrainingRecord(Tabular, TrainingPlan):
         content["rehearsed"] = list(self.rehearsed)
         content["citations"] = list(self.citations)
         content["resumed_from"] = self.resumed_from
-        content["parent"] = None if self.parent is None else self.parent.to_json()
+        content["parent"] = None
+        if self.parent is not None:
+            content["parent"] = self.parent.to_json()
         return content
 
     @classmethod
@@ -197,10 +206,11 @@ class TrainingRecord(Tabular, TrainingPlan):
         """Return a row for each training of the lineage, oldest first."""
         rows = []
         for record in self.lineage():
+            collections = [part.dataset for part in record.seen]
             row: Json = {
                 "stage": record.stage,
                 "base": record.base,
-                "collections": ", ".join(part.dataset for part in record.seen),
+                "collections": ", ".join(collections),
             }
             for name in _SUMMARY:
                 row[name] = getattr(record, name)
@@ -212,12 +222,19 @@ def _with_details(content: object) -> object:
     """Return parsed JSON of a record in which what is no field of the record is its details."""
     if not isinstance(content, dict):
         return content
-    names = {record_field.name for record_field in fields(TrainingRecord)} | {"schema"}
+    names = {record_field.name for record_field in fields(TrainingRecord)}
+    names.add("schema")
     parent = _with_details(content.get("parent"))
     if isinstance(parent, dict):
         parent.pop("schema", None)
-    record = {name: value for name, value in content.items() if name in names}
-    record["details"] = {name: value for name, value in content.items() if name not in names}
+    record = {}
+    details = {}
+    for name, value in content.items():
+        if name in names:
+            record[name] = value
+        else:
+            details[name] = value
+    record["details"] = details
     record["parent"] = parent
     return record
 
@@ -239,7 +256,11 @@ def write_record(folder: Path, record: TrainingRecord) -> TrainingRecord:
 
     It is written last: its presence says that the model is complete.
     """
-    record = replace(record, modules=modules_of(folder), checksums=checksums_of(folder))
+    record = replace(
+        record,
+        modules=modules_of(folder),
+        checksums=checksums_of(folder),
+    )
     record.write(folder / RECORD_FILE)
     return record
 
@@ -260,10 +281,12 @@ def modules_of(folder: Path) -> dict[str, str]:
     ]
     hashes: dict[str, str] = {}
     for file in filter(Path.is_file, files):
-        content = parse_json(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        content = parse_json(text)
         if file == folder / "config.json":
             content = {key: value for key, value in dict(content).items() if key not in INCIDENTAL}
-        hashes[file.relative_to(folder).as_posix()] = json_sha256(content)
+        path = file.relative_to(folder).as_posix()
+        hashes[path] = json_sha256(content)
     return hashes
 
 
@@ -281,11 +304,15 @@ _WEIGHTS = (
 
 def checksums_of(folder: Path) -> dict[str, str]:
     """Return the checksum of each file of a model's weights and vocabularies, by its path."""
-    files: list[Path] = []
+    files: set[Path] = set()
     for part in (folder, *folder.glob("[0-9]*_*")):
         for pattern in _WEIGHTS:
-            files += filter(Path.is_file, part.glob(pattern))
-    return {file.relative_to(folder).as_posix(): file_checksum(file) for file in sorted(set(files))}
+            files.update(filter(Path.is_file, part.glob(pattern)))
+    checksums = {}
+    for file in sorted(files):
+        path = file.relative_to(folder).as_posix()
+        checksums[path] = file_checksum(file)
+    return checksums
 
 
 def training_lineage(encoder: str) -> list[TrainingRecord]:
@@ -316,11 +343,14 @@ def contamination_statement(
         InputError: A record cannot be read.
     """
     evaluated = _Evaluated(collection)
-    encoders = {str(model): ModelSpec.parse(model).encoder for model in models}
-    statements = {
-        encoder: evaluated.statement(encoder) for encoder in dict.fromkeys(encoders.values())
-    }
-    return {model: statements[encoder] for model, encoder in encoders.items()}
+    by_encoder: dict[str, ContaminationStatement] = {}
+    statements = {}
+    for model in models:
+        encoder = ModelSpec.parse(model).encoder
+        if encoder not in by_encoder:
+            by_encoder[encoder] = evaluated.statement(encoder)
+        statements[str(model)] = by_encoder[encoder]
+    return statements
 
 
 class _Evaluated:
@@ -345,25 +375,34 @@ class _Evaluated:
         shared: list[SharedCollection] = []
         for part, stages in _seen_by(records):
             rows, ids = self._shared(part)
+            documents_shared = None
+            queries_shared = None
             if rows is not None:
                 documents |= rows
-            queries |= ids or set()
+                documents_shared = int(rows.sum())
+            if ids is not None:
+                queries |= ids
+                queries_shared = len(ids)
             shared.append(
                 SharedCollection(
                     **vars(part),
                     stages=stages,
-                    documents_shared=None if rows is None else int(rows.sum()),
-                    queries_shared=None if ids is None else len(ids),
+                    documents_shared=documents_shared,
+                    queries_shared=queries_shared,
                     same_labels=self._has_labels_of(part),
                 )
             )
+        root = None
+        if records:
+            root = records[0].base
+        listed_rows = np.flatnonzero(documents)[:LISTED]
         statement = ContaminationStatement(
             stages=[record.stage for record in records],
-            root=(records[0].base if records else None) or encoder,
+            root=root or encoder,
             collections=shared,
             documents_seen=int(documents.sum()),
             queries_seen=len(queries),
-            document_ids=self.collection.documents.ids(np.flatnonzero(documents)[:LISTED]),
+            document_ids=self.collection.documents.ids(listed_rows),
             query_ids=[query for query in self.collection.queries if query in queries],
             labels_seen=any(part.same_labels for part in shared),
             complete=all(part.known for part in shared),
@@ -397,7 +436,8 @@ class _Evaluated:
             return rows, ids
         if rows is None:
             is_text = self.contents != 0
-            rows = np.isin(self.contents, _contents(training.documents)) & is_text
+            is_known = np.isin(self.contents, _contents(training.documents))
+            rows = is_known & is_text
         if ids is None:
             texts = {text.strip() for text in training.queries.values()}
             ids = {query for query, text in queries.items() if text.strip() in texts}
@@ -446,10 +486,14 @@ def _seen_by(
 def _training_collection(part: CollectionProvenance) -> Collection | None:
     """Load a collection that a record names, if it is local and as it was then."""
     name = part.dataset
-    if not (name.startswith("apidocs/") or Path(name).exists()):
+    is_local = name.startswith("apidocs/") or Path(name).exists()
+    if not is_local:
         return None
-    # Generated queries are on record without a split; their folder has just one.
-    split = part.split or ("train" if part.generation is not None else None)
+    split = part.split
+    if not split and part.generation is not None:
+        # Generated queries are on record without a split; their folder has just one.
+        split = "train"
+    split = split or None
     labels: Labels = "required" if split else "none"
     try:
         collection = load_collection(name, split or "test", labels=labels)
@@ -470,7 +514,9 @@ def _contents(documents: Documents) -> Ints:
 
     def digests() -> Iterator[int]:
         for document in documents.values():
-            content = (document["title"].strip(), document["text"].strip())
+            title = document["title"].strip()
+            text = document["text"].strip()
+            content = (title, text)
             yield hash(content) if any(content) else 0
 
     return np.fromiter(digests(), np.int64, len(documents))

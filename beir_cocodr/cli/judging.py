@@ -1,7 +1,8 @@
 """The commands that say which model is better: evaluate, compare and report."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from beir_cocodr.models.spec import ALIASES, BM25, SearchOptions, model_forms
 from beir_cocodr.report.terminal import print_json, print_record
 
 if TYPE_CHECKING:
+    from beir_cocodr.evaluation.compare import CompareOptions
     from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
 _MODELS = ", ".join([*ALIASES, BM25, f"lucene-{BM25}", *model_forms()])
@@ -211,9 +213,6 @@ def compare(
         _passages(passages, model or [], dataset, output, of_passages, search, as_json)
         return
     from beir_cocodr.evaluation.compare import CompareOptions
-    from beir_cocodr.evaluation.compare import compare as run
-    from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
-    from beir_cocodr.report.evaluation_tables import verdict_tables
 
     options = CompareOptions(
         labels=labels,
@@ -230,12 +229,45 @@ def compare(
         judge=judge,
         judge_queries=judge_queries,
     )
+    task = _ComparedCollection(dataset, split, measures, output)
+    _compare_models(model or [], task, options, search, as_json)
+
+
+@dataclass(frozen=True)
+class _ComparedCollection:
+    """The collection of a comparison.
+
+    Attributes:
+        dataset: its name.
+        split: the split of its labels.
+        measures: names of measures; None takes the default ones.
+        output: the folder for the results.
+    """
+
+    dataset: str
+    split: str
+    measures: str | None
+    output: Path | None
+
+
+def _compare_models(
+    models: Sequence[str],
+    task: _ComparedCollection,
+    options: "CompareOptions",
+    search: SearchOptions,
+    as_json: bool,
+) -> None:
+    """Compare models on a collection, and print the record."""
+    from beir_cocodr.evaluation.compare import compare as run
+    from beir_cocodr.evaluation.measures import DEFAULT_MEASURES
+    from beir_cocodr.report.evaluation_tables import verdict_tables
+
     record = run(
-        model or [],
-        dataset,
-        measures=DEFAULT_MEASURES if measures is None else measures,
-        split=split,
-        output=output,
+        models,
+        task.dataset,
+        measures=DEFAULT_MEASURES if task.measures is None else task.measures,
+        split=task.split,
+        output=task.output,
         options=options,
         search=search,
     )

@@ -66,12 +66,15 @@ def sampled_ndcg(
     gain = 0.0
     for document, discount in zip(ranking, _DISCOUNTS.tolist(), strict=False):
         if document in grades:
-            gain += discount * max(grades[document], 0) / probabilities[document]
+            grade = max(grades[document], 0)
+            gain += discount * grade / probabilities[document]
     ideal = 0.0
     before = 0.0
-    for grade in sorted({grade for grade in grades.values() if grade > 0}, reverse=True):
+    positive = {grade for grade in grades.values() if grade > 0}
+    for grade in sorted(positive, reverse=True):
         of_grade = [document for document, value in grades.items() if value == grade]
-        after = before + sum(1 / probabilities[document] for document in of_grade)
+        estimated = sum(1 / probabilities[document] for document in of_grade)
+        after = before + estimated
         first, last = np.interp(
             [before, after],
             np.arange(_DEPTH + 1),
@@ -86,10 +89,12 @@ def judged_scores(judged: Judgements, results: Sequence[Results]) -> Doubles:
     """Return the (n, M) estimated nDCG@10 of the judged queries."""
     scores = []
     for query_id, query in judged.queries.items():
-        rankings = [[document for document, _ in run.get(query_id, ())] for run in results]
-        scores.append(
-            [sampled_ndcg(ranking, query.grades, query.probabilities) for ranking in rankings]
-        )
+        of_models = []
+        for run in results:
+            ranking = [document for document, _ in run.get(query_id, ())]
+            score = sampled_ndcg(ranking, query.grades, query.probabilities)
+            of_models.append(score)
+        scores.append(of_models)
     return np.array(scores)
 
 
@@ -103,7 +108,10 @@ def query_weights(judged: Judgements) -> Doubles:
     usual = 1.0
     if known:
         usual = float(np.mean(known))
-    weights = np.array([1 / probability if probability else usual for probability in probabilities])
+    weights = np.full(len(probabilities), usual)
+    for row, probability in enumerate(probabilities):
+        if probability:
+            weights[row] = 1 / probability
     return weights / float(weights.mean())
 
 
@@ -115,7 +123,8 @@ def count_unjudged(judged: Judgements, results: Results) -> float:
     counts = []
     for query_id, query in judged.queries.items():
         best = results.get(query_id, ())[:_DEPTH]
-        counts.append(sum(document not in query.grades for document, _ in best))
+        unjudged = [document for document, _ in best if document not in query.grades]
+        counts.append(len(unjudged))
     return float(np.mean(counts))
 
 
@@ -136,7 +145,8 @@ def half_width(queries: float, deviation: float) -> float:
     from scipy import special  # reading a record does not need it
 
     alpha = 1 - LEVEL
-    lambert = float(special.lambertw(-(alpha**2) / math.e, -1).real)
+    argument = -(alpha**2) / math.e
+    lambert = float(special.lambertw(argument, -1).real)
     rho2 = (-lambert - 1) / _NARROWEST_AT
     grown = queries * rho2 + 1
     factor = 2 * grown / (queries**2 * rho2)
@@ -419,7 +429,8 @@ def judge(
     weights = query_weights(judged)
     scores = judged_scores(judged, list(results.values()))
     posterior = expected.posterior(scores, weights)
-    values = (weights @ scores / weights.sum()).tolist()
+    means = weights @ scores / weights.sum()
+    chosen = int(np.argmax(posterior.mean))
     few_labels = FewLabels(
         file=judged.file,
         queries=len(scores),
@@ -427,8 +438,8 @@ def judge(
         counts=judged.counts,
         drawn=judged.drawn,
         unjudged={model: count_unjudged(judged, run) for model, run in results.items()},
-        values=dict(zip(models, values, strict=True)),
-        chosen=models[int(np.argmax(posterior.mean))],
+        values=dict(zip(models, means.tolist(), strict=True)),
+        chosen=models[chosen],
         reference=reference,
         held_out=held_out_gain(
             expected,

@@ -3,6 +3,7 @@
 A difference is explained by the habits of a tool, which are applied to the run one after another.
 """
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,8 +76,11 @@ def parse_parity_measures(text: str) -> list[ParityMeasure]:
     Raises:
         InputError: If there is no name, or one is unknown or not in BEIR.
     """
-    measures = [_parse(name) for name in measure_names(text, PARITY_MEASURES)]
-    return list({measure.name: measure for measure in measures}.values())
+    by_name = {}
+    for name in measure_names(text, PARITY_MEASURES):
+        measure = _parse(name)
+        by_name[measure.name] = measure
+    return list(by_name.values())
 
 
 def _parse(name: str) -> ParityMeasure:
@@ -118,9 +122,11 @@ def _shared_measure(name: str) -> Measure | None:
     """Return the measure of a name if all tools have it, else None."""
     try:
         measure = ir_measures.parse_measure(name)
-        if measure.NAME not in _NAMES or not set(measure.params) <= {"cutoff"}:
+        other_params = set(measure.params) - {"cutoff"}
+        if measure.NAME not in _NAMES or other_params:
             return None
-        if int(measure.params.get("cutoff", 1)) <= 0:
+        cutoff = int(measure.params.get("cutoff", 1))
+        if cutoff <= 0:
             return None
         # The host parses R and P without the cutoff that they need.
         if ir_measures.DefaultPipeline.supports(measure):
@@ -135,7 +141,8 @@ def pytrec_eval_values(
 ) -> dict[str, float]:
     """Return the means of ``pytrec_eval.RelevanceEvaluator`` over the queries that it returns."""
     names = {measure.pytrec_name for measure in measures}
-    scores = pytrec_eval.RelevanceEvaluator(qrels, names).evaluate(run)
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, names)
+    scores = evaluator.evaluate(run)
     means: dict[str, float] = {}
     for name in names:
         total = sum(query[name] for query in scores.values())
@@ -159,11 +166,18 @@ def beir_values(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> di
     judged = {query: ranking for query, ranking in results.items() if query in qrels}
     with_relevant = {}
     for query, ranking in judged.items():
-        if max(qrels[query].values()) > 0:
+        best_grade = max(qrels[query].values())
+        if best_grade > 0:
             with_relevant[query] = ranking
-    for metric in {measure.beir_custom for measure in measures} - {None}:
+    custom_metrics = {measure.beir_custom for measure in measures}
+    for metric in custom_metrics - {None}:
         subset = with_relevant if metric == "r_cap" else judged
-        values |= EvaluateRetrieval.evaluate_custom(qrels, subset, cutoffs, metric)
+        values |= EvaluateRetrieval.evaluate_custom(
+            qrels,
+            subset,
+            cutoffs,
+            metric,
+        )
     return {measure.name: float(values[measure.beir_name]) for measure in measures}
 
 
@@ -319,11 +333,21 @@ class _Account:
         self.parts = self._score()
         changed = 0
         for query, part in earlier_parts.items():
-            if abs(self.parts.get(query, np.inf) - part) > _CHANGE:
+            change = abs(self.parts.get(query, np.inf) - part)
+            if change > _CHANGE:
                 changed += 1
         after = self.mean
-        effect = after - before
-        self.causes.append(Cause(cause, reason, len(concerned), changed, before, after, effect))
+        self.causes.append(
+            Cause(
+                cause,
+                reason,
+                queries=len(concerned),
+                queries_changed=changed,
+                before=before,
+                after=after,
+                effect=after - before,
+            )
+        )
 
     def reorder(self, order: Order, tool: str) -> None:
         """Give queries whose equal scores the tool orders differently scores in its order."""
@@ -336,8 +360,11 @@ class _Account:
             ranking = ranked_documents(scores, order)
             if ranking != ranked_documents(scores, reference):
                 concerned.append(query)
-            reordered[query] = {document: float(-rank) for rank, document in enumerate(ranking)}
-        reason = f"equal scores: {tool} takes {ORDERS[order]}, ir-measures {ORDERS[reference]}"
+            descending = {document: float(-rank) for rank, document in enumerate(ranking)}
+            reordered[query] = descending
+        of_tool = ORDERS[order]
+        of_reference = ORDERS[reference]
+        reason = f"equal scores: {tool} takes {of_tool}, ir-measures {of_reference}"
         self.apply("ties", reason, concerned, run=reordered)
 
     def leave_out(self, tool: str) -> None:
@@ -359,7 +386,8 @@ class _Account:
         scores = {metric.query_id: float(metric.value) for metric in metrics}
         parts: dict[str, float] = {}
         for query in self.queries:
-            parts[query] = scores[query] * self._factor(self.qrels[query])
+            factor = self._factor(self.qrels[query])
+            parts[query] = scores[query] * factor
         return parts
 
     def _factor(self, grades: dict[str, int]) -> float:
@@ -371,7 +399,13 @@ class _Account:
         return relevant / min(relevant, cutoff)
 
 
-def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: float) -> Difference:
+def explain(
+    tool: Tool,
+    measure: ParityMeasure,
+    qrels: Qrels,
+    run: Run,
+    value: float,
+) -> Difference:
     """Explain the value of a tool for a run, starting from that of ir-measures."""
     account = _Account(measure, qrels, run)
     reference = account.mean
@@ -383,14 +417,28 @@ def explain(tool: Tool, measure: ParityMeasure, qrels: Qrels, run: Run, value: f
     mean = account.mean
     if tool == "beir":
         rounded = _rounded(mean, value)
-        if abs(rounded - mean) > _CHANGE:
-            reason = f"BEIR rounds its means to {BEIR_DECIMALS} decimals"
-            effect = rounded - mean
-            causes.append(Cause("rounding", reason, len(account.parts), 0, mean, rounded, effect))
+        effect = rounded - mean
+        if abs(effect) > _CHANGE:
+            rounding = Cause(
+                cause="rounding",
+                reason=f"BEIR rounds its means to {BEIR_DECIMALS} decimals",
+                queries=len(account.parts),
+                queries_changed=0,
+                before=mean,
+                after=rounded,
+                effect=effect,
+            )
+            causes.append(rounding)
             mean = rounded
     remaining = value - mean
-    explained = abs(remaining) <= TOLERANCE
-    return Difference(tool, "ir_measures", value - reference, causes, remaining, explained)
+    return Difference(
+        tool,
+        against="ir_measures",
+        difference=value - reference,
+        causes=causes,
+        remaining=remaining,
+        explained=abs(remaining) <= TOLERANCE,
+    )
 
 
 def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
@@ -410,13 +458,15 @@ def _apply_beir(account: _Account, measure: ParityMeasure) -> None:
             f"BEIR has {measure.name} with a cutoff only, here at {measure.beir_cutoff} documents"
         )
         deep = account.longer_than(measure.beir_cutoff)
-        account.apply("cutoff", reason, deep, measure=measure.measure @ measure.beir_cutoff)
+        with_cutoff = measure.measure @ measure.beir_cutoff
+        account.apply("cutoff", reason, deep, measure=with_cutoff)
     if measure.capped:
         reason = (
             f"R_cap divides by {measure.cutoff} where a query has more relevant documents, recall "
             "by all"
         )
-        account.apply("capping", reason, _with_many_relevant(account, measure), capped=True)
+        many_relevant = _with_many_relevant(account, measure)
+        account.apply("capping", reason, many_relevant, capped=True)
     if not measure.beir_custom:
         account.leave_out("BEIR's evaluate")
 
@@ -435,7 +485,8 @@ def _apply_pytrec_eval(account: _Account, measure: ParityMeasure) -> None:
     account.reorder("trec_eval", "pytrec_eval")
     if measure.pytrec_name == "recip_rank" and measure.cutoff is not None:
         reason = f"pytrec_eval's recip_rank has no cutoff, {measure.name} ends at {measure.cutoff}"
-        account.apply("cutoff", reason, account.longer_than(measure.cutoff), measure=ir_measures.RR)
+        deep = account.longer_than(measure.cutoff)
+        account.apply("cutoff", reason, deep, measure=ir_measures.RR)
     account.leave_out("pytrec_eval")
 
 
@@ -443,7 +494,11 @@ def ranked_documents(scores: dict[str, float], order: Order) -> list[str]:
     """Return document ids, best score first, with equal scores in the given order."""
     if order == "trec_eval":
         narrow = dict(zip(scores, _float32(scores), strict=True))
-        return sorted(scores, key=lambda document: (narrow[document], document), reverse=True)
+        return sorted(
+            scores,
+            key=lambda document: (narrow[document], document),
+            reverse=True,
+        )
     documents = sorted(scores) if order == "msmarco" else list(scores)
     return sorted(documents, key=scores.__getitem__, reverse=True)
 
@@ -459,7 +514,10 @@ def _rounded(mean: float, value: float) -> float:
 
 
 def parity(
-    run: str | Path, dataset: str, split: str = "test", measures: str = PARITY_MEASURES
+    run: str | Path,
+    dataset: str,
+    split: str = "test",
+    measures: str = PARITY_MEASURES,
 ) -> ParityRecord:
     """Score a TREC run with three tools and explain why their values differ.
 
@@ -485,7 +543,8 @@ def parity(
             f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
         )
     rows = _measure_rows(parsed, qrels, results)
-    explained = all(difference.explained for row in rows for difference in row.differences)
+    differences = itertools.chain.from_iterable(row.differences for row in rows)
+    explained = all(difference.explained for difference in differences)
     queries = _counts(qrels, results)
     notes = list(_notes(parsed, queries, results))
     notes += [f"{kind}: {count}" for kind, count in counts.items()]
@@ -503,19 +562,22 @@ def parity(
 
 
 def _measure_rows(measures: Sequence[ParityMeasure], qrels: Qrels, run: Run) -> list[MeasureParity]:
-    reference = ir_measures.calc_aggregate([one.measure for one in measures], qrels, run)
+    shared_measures = [measure.measure for measure in measures]
+    of_ir_measures = ir_measures.calc_aggregate(shared_measures, qrels, run)
     of_beir = beir_values(measures, qrels, run)
     of_pytrec_eval = pytrec_eval_values(measures, qrels, run)
     rows = []
     for measure in measures:
+        reference = float(of_ir_measures[measure.measure])
         tools = {
-            "ir_measures": ToolValue(str(measure.measure), float(reference[measure.measure])),
+            "ir_measures": ToolValue(str(measure.measure), reference),
             "beir": ToolValue(measure.beir_name, of_beir[measure.name]),
             "pytrec_eval": ToolValue(measure.pytrec_name, of_pytrec_eval[measure.name]),
         }
         differences = []
         for tool in get_args(Tool):
-            differences.append(explain(tool, measure, qrels, run, tools[tool].value))
+            value = tools[tool].value
+            differences.append(explain(tool, measure, qrels, run, value))
         rows.append(MeasureParity(measure.name, tools, differences))
     return rows
 
@@ -530,7 +592,13 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
         """Take every judged document as known: to find out would take reading the corpus."""
         return np.ones(len(ids), dtype=bool)
 
-    _, qrels = join_labels(source, "required", all_known, report, report_duplicates=None)
+    _, qrels = join_labels(
+        source,
+        "required",
+        all_known,
+        report,
+        report_duplicates=None,
+    )
     counts = dict(report.counts)
     negative = 0
     clipped: Qrels = {}
@@ -545,11 +613,14 @@ def _judgements(dataset: str, split: str) -> tuple[Qrels, dict[str, int]]:
 
 def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
     judged = {query: ranking for query, ranking in run.items() if query in qrels}
-    without_relevant = sum(max(grades.values()) <= 0 for grades in qrels.values())
+    best_grades = [max(grades.values()) for grades in qrels.values()]
+    without_relevant = sum(grade <= 0 for grade in best_grades)
+    with_id = 0
     with_ties = 0
     out_of_order = 0
-    for ranking in judged.values():
+    for query, ranking in judged.items():
         different_scores = set(_float32(ranking))
+        with_id += query in ranking
         with_ties += len(different_scores) < len(ranking)
         out_of_order += ranked_documents(ranking, "file") != list(ranking)
     return {
@@ -558,7 +629,7 @@ def _counts(qrels: Qrels, run: Run) -> dict[str, int]:
         "judged_without_results": len(qrels) - len(judged),
         "judged_without_relevant_documents": without_relevant,
         "not_judged": len(run) - len(judged),
-        "with_own_id_in_results": sum(query in ranking for query, ranking in judged.items()),
+        "with_own_id_in_results": with_id,
         "with_equal_scores": with_ties,
         "with_lines_out_of_order": out_of_order,
     }
@@ -591,10 +662,8 @@ def _notes(measures: Sequence[ParityMeasure], queries: dict[str, int], run: Run)
     longest = max(len(ranking) for ranking in run.values())
     deeper = [measure.name for measure in measures if (measure.cutoff or 0) > longest]
     if deeper:
-        yield (
-            f"no query has more than {longest} documents, but {', '.join(deeper)} would look at "
-            "more"
-        )
+        names = ", ".join(deeper)
+        yield f"no query has more than {longest} documents, but {names} would look at more"
 
 
 def _failure(names: list[str], error: str) -> str:

@@ -121,17 +121,20 @@ class HeldOutQueries:
 
     def queries(self) -> dict[str, PseudoQueries]:
         """Return the queries of each kind, after all kinds were drawn."""
+        text_format = TextFormat()
         drawn = {}
         for name, drawing in self._drawings.items():
-            rests = [TextFormat().document(self.changed[row]) for row in drawing.rows]
+            documents = [self.changed[row] for row in drawing.rows]
+            rests = [text_format.document(document) for document in documents]
             drawn[name] = drawing.queries(rests, "documents_without_query")
         return drawn
 
     def write_corpus(self, folder: Path) -> Documents:
         """Write the corpus without the queries, row by row, to a folder that the caller removes."""
         path = folder / "held_out.arrow"
-        chunks = itertools.chain.from_iterable(self.documents.chunks(_CHUNK))
-        write_arrow(path, (self._row(row, document) for row, document in enumerate(chunks)))
+        documents = itertools.chain.from_iterable(self.documents.chunks(_CHUNK))
+        rows = (self._row(row, document) for row, document in enumerate(documents))
+        write_arrow(path, rows)
         return open_corpus(path)
 
     def _row(self, row: int, document: dict[str, str]) -> tuple[int, str, str, str]:
@@ -151,7 +154,8 @@ class HeldOutQueries:
     ) -> None:
         """Cut a query out of each of the first documents of an order that give one."""
         drawing = Drawing()
-        for row, document in self._in_order(order[: LOOKS * self.size]):
+        most_looks = LOOKS * self.size
+        for row, document in self._in_order(order[:most_looks]):
             if len(drawing.texts) == self.size:
                 break
             drawing.looked_at += 1
@@ -170,7 +174,8 @@ class HeldOutQueries:
         """Yield rows and what is left of their documents, which are read a chunk at a time."""
         for start in range(0, len(order), _CHUNK):
             rows = order[start : start + _CHUNK]
-            for row, document in zip(rows.tolist(), self.documents.take(rows), strict=True):
+            documents = self.documents.take(rows)
+            for row, document in zip(rows.tolist(), documents, strict=True):
                 yield row, self.changed.get(row, document)
 
 
@@ -202,7 +207,9 @@ def hold_out_crops(
     """
     held_out = HeldOutQueries(documents, size, seed, is_known)
     held_out.draw_crops("crops")
-    return held_out.queries()["crops"], held_out.write_corpus(folder)
+    crops = held_out.queries()["crops"]
+    corpus = held_out.write_corpus(folder)
+    return crops, corpus
 
 
 def count_words(text: str) -> int:
@@ -222,8 +229,9 @@ def _cut_span(document: Document, rng: np.random.Generator) -> tuple[str, Docume
     long_enough = [(first, last) for first, last in ranges if last - first >= _FEWEST]
     if len(ranges) < 2 or not long_enough:
         return None
-    first, last = long_enough[int(rng.integers(len(long_enough)))]
-    return _taken_out(document, offsets[first][0], offsets[last - 1][1])
+    drawn = int(rng.integers(len(long_enough)))
+    first, after_last = long_enough[drawn]
+    return _words_taken_out(document, offsets[first:after_last])
 
 
 def _cut_run(
@@ -236,18 +244,23 @@ def _cut_run(
     length = min(length, len(offsets) // 2)
     if length < 2:
         return None
-    first = int(rng.integers(len(offsets) - length + 1))
-    return _taken_out(document, offsets[first][0], offsets[first + length - 1][1])
+    places = len(offsets) - length + 1
+    first = int(rng.integers(places))
+    return _words_taken_out(document, offsets[first : first + length])
 
 
-def _taken_out(
+def _words_taken_out(
     document: Document,
-    start: int,
-    end: int,
+    offsets: Sequence[Range],
 ) -> tuple[str, Document] | None:
+    """Take consecutive words out of a document, which are a query if both parts have words."""
     text = document["text"]
+    start, _ = offsets[0]
+    _, end = offsets[-1]
     query = text[start:end]
-    rest = f"{text[:start].rstrip()} {text[end:].lstrip()}".strip()
+    before = text[:start].rstrip()
+    after = text[end:].lstrip()
+    rest = f"{before} {after}".strip()
     if not words(query) or not words(rest):
         return None
     return query, {"title": document["title"], "text": rest}
@@ -271,8 +284,15 @@ def _cut_title(document: Document, repeated: set[int]) -> tuple[str, Document] |
     fewest, most = _TITLE_WORDS
     if not fewest <= count_words(heading) <= most:
         return None
-    pattern = r"\s+".join(regex.escape(word) for word in heading.split())
-    rest = regex.sub(pattern, " ", document["text"], flags=regex.IGNORECASE).strip()
+    escaped_words = [regex.escape(word) for word in heading.split()]
+    pattern = r"\s+".join(escaped_words)
+    without_title = regex.sub(
+        pattern,
+        " ",
+        document["text"],
+        flags=regex.IGNORECASE,
+    )
+    rest = without_title.strip()
     if count_words(rest) < _FEWEST_LEFT:
         return None
     return heading, {"title": "", "text": rest}
@@ -287,5 +307,7 @@ def _first_heading(text: str) -> str:
         is_open = heading[-1:].isalnum()
         if is_open and fewest <= count_words(heading) <= most:
             below = "\n".join(lines[number + 1 :])
-            return heading if count_words(below) >= _FEWEST_LEFT else ""
+            if count_words(below) < _FEWEST_LEFT:
+                return ""
+            return heading
     return ""

@@ -528,22 +528,27 @@ def query_picture(
                 color=MUTED,
             )
 
+    return picture(
+        name="queries",
+        title=f"Difference on every query, {evaluation.measure}",
+        caption=_count_differences(values, names[label_a], names[label_b]),
+        height=2.5,
+        draw=draw,
+    )
+
+
+def _count_differences(values: Doubles, a: str, b: str) -> str:
+    """Return the caption of the (n,) differences of queries, b − a."""
+    count = len(values)
     above = int((values > 0).sum())
     below = int((values < 0).sum())
     equal = count - above - below
     caption = (
-        f"{names[label_b]} minus {names[label_a]}: above 0 on {above:,} queries, below on "
-        f"{below:,}, equal on {equal:,}."
+        f"{b} minus {a}: above 0 on {above:,} queries, below on {below:,}, equal on {equal:,}."
     )
     if count > _MOST_BARS:
         caption += f" {_MOST_BARS} evenly spaced ones of {count:,} are drawn."
-    return picture(
-        name="queries",
-        title=f"Difference on every query, {evaluation.measure}",
-        caption=caption,
-        height=2.5,
-        draw=draw,
-    )
+    return caption
 
 
 def reliability_picture(calibration: Calibration) -> Picture | None:

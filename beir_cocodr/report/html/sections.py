@@ -90,13 +90,17 @@ def _label_free_parts(
     reference = label_free_reference(comparison, output.candidates)
     pairs = tables.pairs_to_show(comparison, reference, output.candidates, output.chains)
     title = "Verdicts and estimates without labels"
-    parts: dict[str, object] = {"models": tables.verdict_table(comparison, names, pairs, title)}
+    parts: dict[str, object] = {}
+    parts["models"] = tables.verdict_table(comparison, names, pairs, title)
     all_pairs = comparison.estimated
     if len(pairs) < len(all_pairs):
-        parts["tests"] = tables.verdict_table(comparison, names, all_pairs, "All pairs of models")
+        title = "All pairs of models"
+        parts["tests"] = tables.verdict_table(comparison, names, all_pairs, title)
     if comparison.calibration is not None:
         picture = pictures.reliability_picture(comparison.calibration)
-        parts["pictures"] = [] if picture is None else [picture]
+        parts["pictures"] = []
+        if picture is not None:
+            parts["pictures"] = [picture]
     return parts
 
 
@@ -120,13 +124,16 @@ def training_parts(output: ResultsFolder) -> dict[str, object]:
     for model in output.trained:
         if model.losses:
             name = f"losses-{len(loss_pictures)}"
-            loss_pictures.append(pictures.loss_picture(name, model.name, model.losses))
+            losses = pictures.loss_picture(name, model.name, model.losses)
+            loss_pictures.append(losses)
         if model.curves:
             name = f"curves-{len(curve_pictures)}"
-            curve_pictures.append(pictures.curve_picture(name, model.name, model.curves))
+            curves = pictures.curve_picture(name, model.name, model.curves)
+            curve_pictures.append(curves)
             curve_tables.append(tables.curve_table(model.name, model.curves))
         for title, lines in model.clusters.items():
-            cluster_pictures += pictures.cluster_pictures(f"clusters-{logs}", title, lines)
+            name = f"clusters-{logs}"
+            cluster_pictures += pictures.cluster_pictures(name, title, lines)
             logs += 1
     return {
         "loss_pictures": [picture for picture in loss_pictures if picture is not None],
@@ -165,11 +172,13 @@ def facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
         yield "Seeds", ", ".join(map(str, seeds))
     versions = _versions(output)
     if versions:
-        yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+        packages = [f"{name} {version}" for name, version in versions.items()]
+        yield "Versions", ", ".join(packages)
     # Commands record no date, so that the same run writes the same files.
     newest = max((output.folder / file).stat().st_mtime for file in output.files)
-    yield "Written", f"{datetime.datetime.fromtimestamp(newest, datetime.UTC):%Y-%m-%d %H:%M} UTC"
-    yield "Made from", ", ".join(str(file) for file in output.files)
+    written = datetime.datetime.fromtimestamp(newest, datetime.UTC)
+    yield "Written", f"{written:%Y-%m-%d %H:%M} UTC"
+    yield "Made from", ", ".join(map(str, output.files))
 
 
 _POLICIES = {"keep": "kept", "drop": "dropped"}
@@ -184,7 +193,10 @@ def _size_facts(output: ResultsFolder) -> Iterator[tuple[str, str]]:
 def _collection_facts(
     output: ResultsFolder, record: EvaluationRecord | ComparisonRecord
 ) -> Iterator[tuple[str, str]]:
-    yield "Queries" if output.evaluation is None else "Judged queries", f"{record.queries:,}"
+    term = "Judged queries"
+    if output.evaluation is None:
+        term = "Queries"
+    yield term, f"{record.queries:,}"
     sha256 = record.corpus_sha256
     if not sha256 and output.comparison is not None:
         sha256 = output.comparison.corpus_sha256
@@ -199,8 +211,8 @@ def _evaluation_facts(results: EvaluationRecord) -> Iterator[tuple[str, str]]:
     if results.top_k:
         yield "Documents per query", f"{results.top_k:,}"
     if results.counts:
-        counts = ", ".join(f"{kind}: {count:,}" for kind, count in results.counts.items())
-        yield "Counted on loading", counts
+        counts = [f"{kind}: {count:,}" for kind, count in results.counts.items()]
+        yield "Counted on loading", ", ".join(counts)
 
 
 def _seeds(output: ResultsFolder) -> list[int]:
@@ -221,7 +233,10 @@ def _versions(output: ResultsFolder) -> dict[str, str]:
         results = output.evaluation.results.models.values()
         recorded += [result.versions for result in results]
     recorded += [model.record.versions for model in output.trained]
-    recorded += [other.versions for other in (output.gate, output.passages) if other is not None]
+    if output.gate is not None:
+        recorded.append(output.gate.versions)
+    if output.passages is not None:
+        recorded.append(output.passages.versions)
     return next(filter(None, recorded), {})
 
 
@@ -280,8 +295,13 @@ def _encoders(output: ResultsFolder, models: Mapping[str, str]) -> list[str]:
     names = [_present_name(name, output.folder) for name in models.values()]
     if not models:
         names = [str(model.folder) for model in output.trained]
-    encoders = dict.fromkeys(ModelSpec.parse(name).encoder for name in names)
-    return [encoder for encoder in encoders if encoder != BM25 and not Path(encoder).is_file()]
+    encoders: dict[str, None] = {}
+    for name in names:
+        encoder = ModelSpec.parse(name).encoder
+        is_run = Path(encoder).is_file()
+        if encoder != BM25 and not is_run:
+            encoders[encoder] = None
+    return list(encoders)
 
 
 def _present_name(name: str, folder: Path) -> str:
@@ -326,9 +346,9 @@ def _describe_statements(statements: Mapping[str, ContaminationStatement]) -> Co
     if rows:
         caption = "Collections that training has seen, by hash"
         table = tables.HtmlTable(caption, _CONTAMINATION_COLUMNS, rows)
-    sentences = {
-        names[encoder]: list(statement.sentences) for encoder, statement in by_encoder.items()
-    }
+    sentences = {}
+    for encoder, statement in by_encoder.items():
+        sentences[names[encoder]] = list(statement.sentences)
     return ContaminationSection(sentences, table)
 
 
@@ -336,10 +356,14 @@ _CONTAMINATION_COLUMNS = [
     *tables.text_columns("Model", "Collection", "Stages"),
     tables.TableColumn("Documents"),
     tables.TableColumn(
-        "Shared", meaning="documents of the evaluated collection that training has seen"
+        "Shared",
+        meaning="documents of the evaluated collection that training has seen",
     ),
     tables.TableColumn("Queries"),
-    tables.TableColumn("Shared", meaning="evaluated queries that training has seen"),
+    tables.TableColumn(
+        "Shared",
+        meaning="evaluated queries that training has seen",
+    ),
 ]
 
 
