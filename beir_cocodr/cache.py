@@ -153,7 +153,8 @@ def _entry(kind: str, corpus: str, paths: list[Path]) -> Entry:
     files = [file for path in paths for file in _files(path)]
     states = [file.stat() for file in files]
     used = max((state.st_mtime for state in states), default=0.0)
-    return Entry(kind, corpus, tuple(paths), sum(state.st_size for state in states), used)
+    size = sum(state.st_size for state in states)
+    return Entry(kind, corpus, tuple(paths), size, used)
 
 
 def _files(path: Path) -> list[Path]:

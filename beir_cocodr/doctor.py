@@ -381,7 +381,11 @@ def _output(command: list[str], only_success: bool = False) -> str:
     """Return what a program prints, nothing if it cannot be run or takes too long."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

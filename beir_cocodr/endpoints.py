@@ -84,7 +84,9 @@ def fetch_json(request: HttpRequest, options: HttpOptions = HttpOptions()) -> An
     answer = _send(request, options.timeout)
     attempts = 1
     while isinstance(answer, _Failure) and answer.is_temporary and attempts <= options.retries:
-        wait = options.backoff * 2 ** (attempts - 1) if answer.wait is None else answer.wait
+        wait = answer.wait
+        if wait is None:
+            wait = options.backoff * 2 ** (attempts - 1)
         time.sleep(min(wait, _LONGEST_WAIT))
         answer = _send(request, options.timeout)
         attempts += 1
@@ -124,9 +126,11 @@ def _send(request: HttpRequest, timeout: float) -> bytes | _Failure:
         if isinstance(error.reason, TimeoutError):
             return _Failure(f"did not answer within {timeout:g} seconds", way_out, True)
         reason = getattr(error.reason, "strerror", None) or str(error.reason)
-        return _Failure(f"cannot be reached ({request.hide(reason)})", way_out, True)
+        hidden = request.hide(reason)
+        return _Failure(f"cannot be reached ({hidden})", way_out, True)
     except (http.client.HTTPException, OSError) as error:
-        return _Failure(f"broke off its answer ({request.hide(first_line(error))})", way_out, True)
+        reason = request.hide(first_line(error))
+        return _Failure(f"broke off its answer ({reason})", way_out, True)
     except ValueError as error:  # a header or a URL that cannot be sent
         reason = request.hide(first_line(error))
         return _Failure(f"cannot be asked ({reason})", "correct the URL and the headers", False)
@@ -151,7 +155,13 @@ def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
         way_out = "correct the URL, the name of the model or the request"
     else:
         way_out = "look at the log of the server"
-    return _Failure(reason, way_out, status in _TEMPORARY, _wait(error.headers.get("Retry-After")))
+    retry_after = error.headers.get("Retry-After")
+    return _Failure(
+        reason,
+        way_out,
+        status in _TEMPORARY,
+        _wait(retry_after),
+    )
 
 
 def _explanation(content: str) -> str:

@@ -342,7 +342,10 @@ def locked(folder: Path, seconds: float | None = None) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             stack.enter_context(
-                FileLock(folder / _LOCK, timeout=-1 if seconds is None else seconds)
+                FileLock(
+                    folder / _LOCK,
+                    timeout=-1 if seconds is None else seconds,
+                )
             )
             # The file goes before the lock: those who wait notice, and lock the next file of the
             # same name.

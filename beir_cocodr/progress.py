@@ -62,7 +62,8 @@ class Steps:
     def __str__(self) -> str:
         """Return the number of the running step, the number of all, and its name."""
         done = len(self.took)
-        return f"{done + 1} of {len(self.names)}, {self.names[done]}"
+        running = self.names[done]
+        return f"{done + 1} of {len(self.names)}, {running}"
 
     def left(self, bar: float = 0.0) -> float | None:
         """Return the seconds left for all steps, or None where nothing is known.
@@ -80,10 +81,13 @@ class Steps:
             return None
         expected = [usual if seconds is None else seconds for seconds in self.expected]
         expected_so_far = sum(expected[:done])
-        pace = sum(self.took) / expected_so_far if expected_so_far else 1.0
+        expected_later = sum(expected[done + 1 :])
+        pace = 1.0
+        if expected_so_far:
+            pace = sum(self.took) / expected_so_far
         elapsed = time.perf_counter() - self.began
-        running = max(pace * expected[done] - elapsed, bar)
-        return running + pace * sum(expected[done + 1 :])
+        left_of_running = pace * expected[done] - elapsed
+        return max(left_of_running, bar) + pace * expected_later
 
 
 def in_place() -> bool:
@@ -166,16 +170,23 @@ class Bar(tqdm):  # type: ignore[misc]
             text = f", about {describe_seconds(left)} left"
             if steps is not None:
                 text += " for all"
-        return values | {"step": "" if steps is None else f"[{steps}] ", "left": text}
+        step = ""
+        if steps is not None:
+            step = f"[{steps}] "
+        return values | {"step": step, "left": text}
 
     def _seconds_left(self, values: Mapping[str, Any]) -> float:
         if self.clock is not None:
             return self.clock.seconds_left() or 0.0
-        elapsed = max(values["elapsed"], 1e-6)
-        rate = values["rate"] or (values["n"] - values["initial"]) / elapsed
-        if not values["total"] or not rate:
+        done = values["n"]
+        total = values["total"]
+        rate = values["rate"]
+        if not rate:
+            elapsed = max(values["elapsed"], 1e-6)
+            rate = (done - values["initial"]) / elapsed
+        if not total or not rate:
             return 0.0
-        return float((values["total"] - values["n"]) / rate)
+        return float((total - done) / rate)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Change the line in place, or write a new line where that is not possible."""

@@ -207,4 +207,8 @@ def add_result(path: Path) -> None:
     """Add a file that was made from the results of a run to the files of the run."""
     run, files = _read_run(path.parent)
     if run is not None:
-        _write_run(path.parent, run, files - {RUN_FILE} | {path.name})
+        _write_run(
+            path.parent,
+            run,
+            files - {RUN_FILE} | {path.name},
+        )

@@ -296,7 +296,11 @@ class WordVectors:
         counts = [model.wv.get_vecattr(term, "count") for term in model.wv.index_to_key]
         occurrences = np.array(counts, np.float64)
         vectors = model.wv.get_normed_vectors()
-        return cls(dict(model.wv.key_to_index), vectors, occurrences / occurrences.sum())
+        return cls(
+            dict(model.wv.key_to_index),
+            vectors,
+            occurrences / occurrences.sum(),
+        )
 
     def of(self, terms: Iterable[str]) -> Ints:
         """Return the (m,) rows of the different terms that have a vector."""

@@ -175,7 +175,11 @@ def uniformity(embeddings: Tensor, temperature: float = 2.0, block: int = 1024) 
         part_norms = norms[start : start + block, None]
         distances = part_norms + norms - 2 * part @ points.T  # (b, n)
         is_later = torch.ones_like(distances).triu(diagonal=start + 1) > 0  # each pair once
-        exponents = torch.where(is_later, -temperature * distances, -torch.inf)
+        exponents = torch.where(
+            is_later,
+            -temperature * distances,
+            -torch.inf,
+        )
         parts.append(exponents.flatten().logsumexp(dim=0))
     log_sum = float(torch.stack(parts).logsumexp(dim=0))
     return log_sum - math.log(rows * (rows - 1) / 2)

@@ -165,7 +165,10 @@ def _count(texts: object) -> Any:
 
 def _merge(parts: list[object]) -> Any:
     if not parts:
-        return _table(pa.array([], pa.large_string()), pa.array([], pa.int64()))
+        return _table(
+            pa.array([], pa.large_string()),
+            pa.array([], pa.int64()),
+        )
     # One thread, so that the order of words, and thereby all else, does not depend on the machine.
     groups = pa.concat_tables(parts).group_by("word", use_threads=False)
     summed = groups.aggregate([("count", "sum")])

@@ -79,7 +79,10 @@ def sample_triplets(
     drawn = {ids[row] for row in rows.tolist()}
     queries = {query: text for query, text in collection.queries.items() if query in drawn}
     log.info(
-        "%s: %d of %d queries with a relevant document", collection.name, len(queries), len(ids)
+        "%s: %d of %d queries with a relevant document",
+        collection.name,
+        len(queries),
+        len(ids),
     )
     qrels = {query: collection.qrels[query] for query in queries}
     sampled = replace(collection, queries=queries, qrels=qrels)

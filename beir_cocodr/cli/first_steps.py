@@ -90,7 +90,10 @@ def validate(
 
 
 def _describe_defects(
-    dataset: str, defects: Sequence[Defect], errors: int, most: int
+    dataset: str,
+    defects: Sequence[Defect],
+    errors: int,
+    most: int,
 ) -> Iterator[str]:
     from beir_cocodr.data.collection import has_labels
     from beir_cocodr.data.validation import summarize

@@ -171,7 +171,10 @@ def _keyword(name: str, hint: object, default: object) -> Parameter:
 
 
 def _extended(
-    command: Command, into: str, flags: dict[str, Parameter], build: Callable[..., object]
+    command: Command,
+    into: str,
+    flags: dict[str, Parameter],
+    build: Callable[..., object],
 ) -> Command:
     """Return the command with flags in an argument's place.
 
@@ -256,7 +259,11 @@ def _flag(field: _Field, optional: bool) -> Parameter:
     # The argument is named after its flag, because other options of the command may have a field
     # of the same name.
     argument = flag.lstrip("-").replace("-", "_")
-    return _keyword(argument, Annotated[hint, Option(*names, help=field.help)], default)
+    return _keyword(
+        argument,
+        Annotated[hint, Option(*names, help=field.help)],
+        default,
+    )
 
 
 def _build(kind: type, values: Mapping[str, Any]) -> Any:

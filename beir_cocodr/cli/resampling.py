@@ -49,7 +49,12 @@ def restrain(
 
     drawn = png_pictures.will_draw(picture, True, "")
     manifest = resample_restrain(
-        train, test, model=encoder, output=output, options=settings, search=encoding
+        train,
+        test,
+        model=encoder,
+        output=output,
+        options=settings,
+        search=encoding,
     )
     _finish(manifest, output, drawn, as_json)
 
@@ -75,7 +80,12 @@ def resttest(
 
     drawn = png_pictures.will_draw(picture, True, "")
     manifest = resample_resttest(
-        train, test, model=encoder, output=output, options=settings, search=encoding
+        train,
+        test,
+        model=encoder,
+        output=output,
+        options=settings,
+        search=encoding,
     )
     _finish(manifest, output, drawn, as_json)
 

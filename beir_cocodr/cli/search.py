@@ -59,7 +59,10 @@ class _RunOfStore:
         ]
 
     def search_options(
-        self, model: str | None, top_k: int, settings: SearchOptions
+        self,
+        model: str | None,
+        top_k: int,
+        settings: SearchOptions,
     ) -> "StoreSearchOptions":
         """Return the options of the search of a store."""
         from beir_cocodr.evaluation.store_run import StoreSearchOptions
@@ -199,7 +202,10 @@ def search(
 
 
 def _print_run(
-    record: "StoreRun", options: "StoreSearchOptions", output: Path, as_json: bool
+    record: "StoreRun",
+    options: "StoreSearchOptions",
+    output: Path,
+    as_json: bool,
 ) -> None:
     """Print what a search of a store did, as JSON or in one line."""
     if as_json:
@@ -315,7 +321,11 @@ def _answer(
 
 
 def _answer_first(
-    dataset: str, name: str, settings: SearchOptions, queries: dict[str, str], top_k: int
+    dataset: str,
+    name: str,
+    settings: SearchOptions,
+    queries: dict[str, str],
+    top_k: int,
 ) -> "Searcher | None":
     """Print BM25's answer to stderr if the model has to encode a corpus that is new to it.
 

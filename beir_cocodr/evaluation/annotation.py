@@ -1,5 +1,6 @@
 """The choice of query-document pairs whose labels would best separate two models."""
 
+import itertools
 import math
 from collections.abc import (
     Container,
@@ -138,7 +139,7 @@ def draw_candidates(
         Madow, 1949 (systematic sampling of documents, in proportion to size and exact in its
         probabilities).
     """
-    queries = list(dict.fromkeys(query for ranked in results.values() for query in ranked))
+    queries = list(dict.fromkeys(itertools.chain.from_iterable(results.values())))
     pools = {query: _pool(results.values(), query) for query in queries}
     sizes = {query: _size(pool) for query, pool in pools.items()}
     total = sum(sizes.values())
@@ -207,13 +208,14 @@ def _draw(
     )
     start = _uniform(seed, query, "")
     ends = np.cumsum([chances[document] for document in order]) + start
-    crossed = np.diff(np.floor(np.concatenate([[start], ends]) + 1e-9))
-    drawn = {
-        document: chances[document]
-        for document, is_crossed in zip(order, crossed, strict=True)
-        if is_crossed
-    }
-    return dict(sorted(drawn.items(), key=lambda item: -item[1]))
+    places = np.concatenate([[start], ends])
+    crossed = np.diff(np.floor(places + 1e-9))
+    drawn = []
+    for document, is_crossed in zip(order, crossed, strict=True):
+        if is_crossed:
+            drawn.append(document)
+    drawn.sort(key=lambda document: -chances[document])
+    return {document: chances[document] for document in drawn}
 
 
 def _inclusion_probabilities(pool: Pool, count: int) -> dict[str, float]:
@@ -226,13 +228,14 @@ def _inclusion_probabilities(pool: Pool, count: int) -> dict[str, float]:
         # Documents that are drawn in any case leave fewer places to the others.
         free = count - len(chances)
         scale = free / sum(left.values())
-        certain = [
-            document for document, size in left.items() if size * scale >= 1 or free >= len(left)
-        ]
+        scaled = {document: size * scale for document, size in left.items()}
+        certain = [document for document, chance in scaled.items() if chance >= 1]
+        if free >= len(left):
+            certain = list(left)
         if certain:
             chances |= dict.fromkeys(certain, 1.0)
         else:
-            chances |= {document: size * scale for document, size in left.items()}
+            chances |= scaled
         left = {document: size for document, size in left.items() if document not in chances}
     return chances
 

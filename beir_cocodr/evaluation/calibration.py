@@ -42,7 +42,11 @@ class Precedent:
 
     def turned(self) -> Self:
         """Return the same precedent of a against b."""
-        return type(self)(self.collections, self.collections - self.better, -self.average)
+        return type(self)(
+            self.collections,
+            self.collections - self.better,
+            -self.average,
+        )
 
 
 @dataclass(frozen=True)
@@ -219,12 +223,15 @@ class DifferenceModel:
         scale = self.scale(pair.distance)
         prior = gain.prior
         usual = [prior.features.get(name, 0.0) for name in names]
-        surprise = np.array([pair.features[name] / scale for name in names]) - usual
-        shift = float(gain.weights @ surprise) if names else 0.0
+        scaled = [pair.features[name] / scale for name in names]
+        surprise = np.array(scaled) - usual
+        shift = 0.0
         deviation = self.quantile / NORMAL / math.sqrt(gain.precision)
         if names:
+            shift = float(gain.weights @ surprise)
             squares = float(surprise @ gain.inverse @ surprise)
-            deviation *= math.sqrt((self.freedom + squares) / (self.freedom + len(names)))
+            freedom = self.freedom + len(names)
+            deviation *= math.sqrt((self.freedom + squares) / freedom)
         return ExpectedDifference(
             mean=scale * (prior.mean + shift),
             deviation=scale * deviation,
@@ -236,15 +243,23 @@ class DifferenceModel:
         widening = 1 + self.widening * pair.unlikeness**2
         prior_precision = 1 / (widening * prior.deviation**2)
         if not names:
-            return _Gain(prior, np.zeros(0), np.zeros((0, 0)), prior_precision, 1.0)
+            return _Gain(
+                prior=prior,
+                weights=np.zeros(0),
+                inverse=np.zeros((0, 0)),
+                precision=prior_precision,
+                prior_share=1.0,
+            )
         rows = [row for row, name in enumerate(self.slopes) if name in names]
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
-        noise = np.array(self.noise)[np.ix_(rows, rows)] + np.diag(unsure)
+        measured_noise = np.array(self.noise)[np.ix_(rows, rows)]
+        noise = measured_noise + np.diag(unsure)
         noise = self.doubtfulness(pair.lost_words) * noise
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)
-        covariance = noise + prior.deviation**2 * np.outer(slopes, slopes)
+        of_prior = prior.deviation**2 * np.outer(slopes, slopes)
+        covariance = noise + of_prior
         inverse = np.asarray(np.linalg.inv(covariance), np.float64)
         return _Gain(
             prior=prior,

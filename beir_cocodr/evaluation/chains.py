@@ -67,4 +67,5 @@ class Chain:
 
     def without(self, title: str) -> Chain:
         """Return the chain without a stage, used in the same way."""
-        return replace(self, stages=tuple(stage for stage in self.stages if stage != title))
+        others = [stage for stage in self.stages if stage != title]
+        return replace(self, stages=tuple(others))

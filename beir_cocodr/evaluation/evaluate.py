@@ -347,7 +347,11 @@ def evaluate_into(
             figures = replace(figures, run=_run_file(spec), scores=_rounded(scores[label]))
         else:
             figures = _write_files(folder, names[label], figures, searched.results)
-            write_per_query(folder / str(figures.per_query), list(judged.queries), scores[label])
+            write_per_query(
+                folder / str(figures.per_query),
+                list(judged.queries),
+                scores[label],
+            )
         models[label] = figures
     _check_same_queries(specs, results, judged, collection)
     record = EvaluationRecord(

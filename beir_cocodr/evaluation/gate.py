@@ -248,7 +248,10 @@ class _Sides:
         return both != {True, False}
 
     def search(
-        self, queries: Mapping[str, str], documents: Documents, drop: bool
+        self,
+        queries: Mapping[str, str],
+        documents: Documents,
+        drop: bool,
     ) -> tuple[Ints, Ints]:
         """Return the (Q, 10) rows of the best documents of OLD, and of NEW."""
         ids = list(queries)
@@ -372,7 +375,11 @@ def _known_queries(
 
 
 def _draw_spans(
-    documents: Documents, folder: Path, samples: int, seed: int, is_known: IsKnown
+    documents: Documents,
+    folder: Path,
+    samples: int,
+    seed: int,
+    is_known: IsKnown,
 ) -> PseudoQueries:
     """Draw spans, which stay in their documents."""
     spans, _ = hold_out_crops(documents, folder, samples, seed, is_known)
@@ -399,7 +406,11 @@ class _OwnQueries:
         return bool(self.qrels) or self.judged is not None
 
     def figures(
-        self, distances: Doubles, of_old: Ints, of_new: Ints, documents: Documents
+        self,
+        distances: Doubles,
+        of_old: Ints,
+        of_new: Ints,
+        documents: Documents,
     ) -> GateEvidence:
         """Return the figures of the queries, with scores if they are judged."""
         if not self.are_judged:
@@ -409,7 +420,12 @@ class _OwnQueries:
         if self.judged is not None:
             scores = judged_scores(self.judged, [first, second])
             weights = query_weights(self.judged)
-            return GateEvidence.of(JUDGED, distances, (scores[:, 0], scores[:, 1]), weights)
+            return GateEvidence.of(
+                JUDGED,
+                distances,
+                (scores[:, 0], scores[:, 1]),
+                weights,
+            )
         measures = parse_measures(_MEASURE)
         old_scores = score_queries(measures, self.qrels, first)[_MEASURE]
         new_scores = score_queries(measures, self.qrels, second)[_MEASURE]

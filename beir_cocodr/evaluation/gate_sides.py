@@ -75,7 +75,8 @@ def best_ten(rows: Ints, queries: Sequence[str], documents: Documents, drop: boo
     if drop:
         identical = rows == documents.rows(queries)[:, None]
         order = np.argsort(identical, axis=1, kind="stable")  # the others move up
-        rows = np.take_along_axis(np.where(identical, -1, rows), order, axis=1)
+        others = np.where(identical, -1, rows)
+        rows = np.take_along_axis(others, order, axis=1)
     return rows[:, :DEPTH]
 
 
@@ -115,7 +116,8 @@ class RunSide:
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
-        rows = np.full((len(queries), DEPTH + 1), -1, np.int64)
+        shape = (len(queries), DEPTH + 1)
+        rows = np.full(shape, -1, np.int64)
         for number, query in enumerate(queries):
             hits = self.results.get(query, [])
             ids = [document for document, _ in hits[: DEPTH + 1]]
@@ -201,7 +203,8 @@ def known_rows(ids: Sequence[str], documents: Documents) -> Ints:
 def _padded(rows: Ints) -> Ints:
     """Return (Q, 11) of at most 11 columns, -1 where there are fewer."""
     lacking = DEPTH + 1 - rows.shape[1]
-    return np.pad(rows, ((0, 0), (0, max(lacking, 0))), constant_values=-1)
+    columns = max(lacking, 0)
+    return np.pad(rows, ((0, 0), (0, columns)), constant_values=-1)
 
 
 def open_side(

@@ -88,7 +88,13 @@ def parse_measures(measures: MeasureNames) -> list[ir_measures.Measure]:
             check_cutoff(name, measure.params.get("cutoff"))
             # Some measures need programs or data that are not installed, which is better known
             # before hours of encoding.
-            list(ir_measures.iter_calc([measure], {"q": {"d": 1}}, {"q": {"d": 1.0}}))
+            list(
+                ir_measures.iter_calc(
+                    [measure],
+                    {"q": {"d": 1}},
+                    {"q": {"d": 1.0}},
+                )
+            )
         parsed.append(measure)
     return parsed
 
@@ -152,7 +158,13 @@ def paired_tests(
     for measure in next(iter(scores.values()), {}):
         for family, pairs in families.items():
             uncorrected = [
-                _test((family, measure), (a, b), scores[a][measure], scores[b][measure], seed)
+                _test(
+                    (family, measure),
+                    (a, b),
+                    scores[a][measure],
+                    scores[b][measure],
+                    seed,
+                )
                 for a, b in pairs
             ]
             tests += _corrected(uncorrected)

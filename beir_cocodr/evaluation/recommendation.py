@@ -52,17 +52,26 @@ def ablation_families(encoders: Sequence[Chain]) -> dict[str, list[LabelPair]]:
 
 def in_each_use(pairs: Iterable[tuple[Chain, Chain]]) -> list[LabelPair]:
     """Return the labels of pairs of encoders in each mode that the second one has."""
-    return [(a.used(mode).label, b.used(mode).label) for a, b in pairs for mode in b.modes]
+    labels = []
+    for a, b in pairs:
+        for mode in b.modes:
+            used_a = a.used(mode)
+            used_b = b.used(mode)
+            labels.append((used_a.label, used_b.label))
+    return labels
 
 
 def coco_comparisons(trained: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
     """Return the chains with COCO before another stage, each after the same chain without it."""
-    with_coco = [encoder for encoder in trained if COCO in encoder.stages[:-1]]
-    return [
-        (encoder.without(COCO), encoder)
-        for encoder in with_coco
-        if encoder.without(COCO) in trained
-    ]
+    pairs = []
+    for encoder in trained:
+        earlier_stages = encoder.stages[:-1]
+        if COCO not in earlier_stages:
+            continue
+        without = encoder.without(COCO)
+        if without in trained:
+            pairs.append((without, encoder))
+    return pairs
 
 
 def stage_comparisons(trained: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
@@ -150,10 +159,13 @@ class _Ablation:
         allowed: list[Chain | None] = [None]
         allowed += [Chain().used(mode) for mode in MODES[1:]]
         for encoder in self.trained:
-            allowed += [use for use in map(encoder.used, encoder.modes) if self._paid(use)]
-        better = [
-            model for model in allowed if self.test(USE, BASE, _label(model)).verdict == "better"
-        ]
+            uses = map(encoder.used, encoder.modes)
+            allowed += [use for use in uses if self._paid(use)]
+        better = []
+        for model in allowed:
+            test = self.test(USE, BASE, _label(model))
+            if test.verdict == "better":
+                better.append(model)
         return max(
             better,
             key=lambda model: self.values[_label(model)],
@@ -163,14 +175,16 @@ class _Ablation:
     def _paid(self, use: Chain) -> bool:
         """Return true if training made an encoder better than the base in the same mode."""
         base = Chain().used(use.mode)
-        return self.test(TRAINING, base.label, use.label).verdict == "better"
+        test = self.test(TRAINING, base.label, use.label)
+        return test.verdict == "better"
 
     def training_reasons(self) -> list[str]:
         """Say for each trained encoder how it compares with the base."""
         reasons = []
         for encoder in self.trained:
             test = self.test(TRAINING, BASE, encoder.label)
-            reasons.append(f"{encoder.label} against {BASE}: {_describe_test(test)}.")
+            described = _describe_test(test)
+            reasons.append(f"{encoder.label} against {BASE}: {described}.")
         return reasons
 
     def coco_reasons(self) -> list[str]:
@@ -190,7 +204,8 @@ class _Ablation:
         reasons = []
         for without, encoder in stage_comparisons(self.trained):
             test = self.test(STAGE, without.label, encoder.label)
-            reasons.append(f"{encoder.label} against {without.label}: {_describe_test(test)}.")
+            described = _describe_test(test)
+            reasons.append(f"{encoder.label} against {without.label}: {described}.")
         return reasons
 
     def choice_reason(self, chosen: Chain | None) -> str:
@@ -221,5 +236,7 @@ def _describe_test(test: PairedTest) -> str:
     if test.interval is not None:
         low, high = test.interval
         difference += f" [{low:+.4f}, {high:+.4f}]"
-    p = "one query, no test" if test.t_p_holm is None else f"p = {test.t_p_holm:.3g} after Holm"
+    p = "one query, no test"
+    if test.t_p_holm is not None:
+        p = f"p = {test.t_p_holm:.3g} after Holm"
     return f"{difference} {test.measure}, {p}, {test.verdict}"

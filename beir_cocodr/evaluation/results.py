@@ -262,7 +262,8 @@ class Estimate(_Comparison):
     def __post_init__(self) -> None:
         """Derive the sign."""
         low, high = self.interval if self.applies and self.interval else (0.0, 0.0)
-        object.__setattr__(self, "sign", int(low > 0) - int(high < 0))
+        sign = int(low > 0) - int(high < 0)
+        object.__setattr__(self, "sign", sign)
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,11 @@ def ranked(run: Mapping[str, Mapping[str, float]]) -> Results:
     This is the order of trec_eval.
     """
     return {
-        query: sorted(scores.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
+        query: sorted(
+            scores.items(),
+            key=lambda hit: (hit[1], hit[0]),
+            reverse=True,
+        )
         for query, scores in run.items()
     }
 

@@ -188,8 +188,9 @@ def search(
         seconds=round(time.perf_counter() - started, 3),
         versions=versions(),
     )
+    text = json.dumps(record.to_json(), indent=2, ensure_ascii=False)
     with atomic_output(_record_file(output)) as temporary:
-        write_text(temporary, json.dumps(record.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(temporary, f"{text}\n")
     return record
 
 
@@ -238,7 +239,8 @@ def _check_run(
             raise InputError(
                 f"{output} already exists, and no search is on record that wrote it; {way_out}"
             )
-        check_same_run(output, {name: before.get(name) for name in settings}, settings, way_out)
+        recorded = {name: before.get(name) for name in settings}
+        check_same_run(output, recorded, settings, way_out)
         return
     with output.open("rb") as file:
         columns = file.readline(10_000).split()

@@ -42,8 +42,11 @@ def evaluation_table(record: EvaluationRecord) -> Table:
     for label, result in record.models.items():
         row = [label]
         for measure, interval in result.intervals.items():
-            row.append(f"{result.measures[measure]:.4f}")
-            row.append("" if interval is None else "{:.3f}–{:.3f}".format(*interval))
+            ends = ""
+            if interval is not None:
+                low, high = interval
+                ends = f"{low:.3f}–{high:.3f}"
+            row += [f"{result.measures[measure]:.4f}", ends]
         row.append(f"{result.seconds:.1f}")
         rows.append(row)
     columns = []
@@ -58,9 +61,14 @@ def evaluation_tables(record: EvaluationRecord) -> list[Table]:
     """Return figures, paired tests, and figures by the judgements of a file alone."""
     tables = [evaluation_table(record)]
     if record.comparisons:
-        title = "paired tests (difference b − a; p after Holm's correction)"
         rows = [[test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons]
-        tables.append(make_table(title, ["measure", "a", "b"], _TEST_COLUMNS, rows))
+        tests = make_table(
+            "paired tests (difference b − a; p after Holm's correction)",
+            ["measure", "a", "b"],
+            _TEST_COLUMNS,
+            rows,
+        )
+        tables.append(tests)
     if record.few_labels is not None:
         tables.append(few_labels_table(record.few_labels))
     return tables
@@ -70,8 +78,15 @@ def few_labels_table(few: FewLabels) -> Table:
     """Return models by judged queries alone, each against the reference."""
     rows = []
     for model, value in few.values.items():
-        gain_cells = _gain_cells(few, model)
-        rows.append([model, f"{value:.4f}", *gain_cells, f"{few.unjudged[model]:.1f}"])
+        unjudged = few.unjudged[model]
+        rows.append(
+            [
+                model,
+                f"{value:.4f}",
+                *_gain_cells(few, model),
+                f"{unjudged:.1f}",
+            ]
+        )
     columns = [
         "nDCG@10",
         f"against {few.reference}",
@@ -116,9 +131,16 @@ def fusion_table(record: TrainingRecord) -> Table:
     details = FusionDetails.from_json(record.details, RECORD_FILE)
     rows = []
     for tried in details.candidates:
-        taken = (tried.kind, tried.numbers) == (details.kind, details.numbers)
-        mark = "> " if taken else "  "
-        rows.append([mark + tried.kind, f"{tried.numbers:,}", f"{tried.agreement:.3f}"])
+        is_same_kind = tried.kind == details.kind
+        is_taken = is_same_kind and tried.numbers == details.numbers
+        mark = "> " if is_taken else "  "
+        rows.append(
+            [
+                f"{mark}{tried.kind}",
+                f"{tried.numbers:,}",
+                f"{tried.agreement:.3f}",
+            ]
+        )
     sizes = ", ".join(
         f"{size:,} in {precision}" for precision, size in details.bytes_per_document.items()
     )
@@ -355,7 +377,8 @@ def parity_tables(record: ParityRecord) -> list[Table]:
     for measure in record.measures:
         row = [measure.measure]
         for tool in _TOOLS:
-            row += [f"{measure.tools[tool].value:.6f}", measure.tools[tool].name]
+            of_tool = measure.tools[tool]
+            row += [f"{of_tool.value:.6f}", of_tool.name]
         rows.append(row)
     queries = record.queries
     values = make_table(
@@ -394,7 +417,14 @@ def _add_difference(table: Table, measure: str, difference: Difference) -> None:
         counts = format_numbers(",", cause.queries, cause.queries_changed)
         values = format_numbers(".6f", cause.before, cause.after)
         effect = f"{cause.effect:+.6f}"
-        table.add_row(*head, cause.cause, *counts, *values, effect, cause.reason)
+        table.add_row(
+            *head,
+            cause.cause,
+            *counts,
+            *values,
+            effect,
+            cause.reason,
+        )
         head = ["", ""]
     effect = f"{difference.difference:+.6f}"
     if not difference.explained:
@@ -407,4 +437,14 @@ def _add_difference(table: Table, measure: str, difference: Difference) -> None:
     else:
         name = "none"
         reason = "the same number"
-    table.add_row(*head, name, "", "", "", "", effect, reason, end_section=True)
+    table.add_row(
+        *head,
+        name,
+        "",
+        "",
+        "",
+        "",
+        effect,
+        reason,
+        end_section=True,
+    )

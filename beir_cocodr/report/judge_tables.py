@@ -61,4 +61,10 @@ def judge_table(judge: JudgeFindings) -> Table:
         texts = [text for text, _ in judge_cells(difference)]
         rows.append([difference.a, difference.b, *texts])
     notes = [escape(sentence) for sentence in judge.describe()]
-    return make_table(escape(judge.title), ["a", "b"], judge_titles(judge), rows, notes)
+    return make_table(
+        escape(judge.title),
+        ["a", "b"],
+        judge_titles(judge),
+        rows,
+        notes,
+    )

@@ -54,11 +54,19 @@ def make_table(
     # Imported here because a search prints no table.
     from rich.table import Table
 
-    table = Table(title=title, caption="\n".join(notes) or None, caption_justify="left")
+    table = Table(
+        title=title,
+        caption="\n".join(notes) or None,
+        caption_justify="left",
+    )
     for column in left:
         table.add_column(column, overflow="fold")
     for column in right:
-        table.add_column(column, justify="right", style="dim" if column == "95%" else None)
+        table.add_column(
+            column,
+            justify="right",
+            style="dim" if column == "95%" else None,
+        )
     for column in last:
         table.add_column(column, overflow="fold")
     for row in rows:

@@ -90,7 +90,10 @@ def signed(value: float, digits: int = 3, sign: str = "+") -> str:
 
 
 def span(
-    interval: Sequence[float] | None, digits: int = 3, sign: str = "+", none: str = "–"
+    interval: Sequence[float] | None,
+    digits: int = 3,
+    sign: str = "+",
+    none: str = "–",
 ) -> str:
     """Return an interval, by default of a difference.
 

@@ -38,7 +38,10 @@ class LearnedColumns:
         self.results: dict[str, tuple[str, Learning]] = {}
 
     def learn(
-        self, searchers: Iterable[Searcher], judged: Path, queries: Mapping[str, str]
+        self,
+        searchers: Iterable[Searcher],
+        judged: Path,
+        queries: Mapping[str, str],
     ) -> None:
         """Let the encoders of some searchers learn from all judgements.
 

@@ -102,7 +102,11 @@ class EndpointGrader:
                 "with OpenAI's /v1/chat/completions"
             ) from None
         if refusal or is_filtered or not isinstance(text, str):
-            return Reply(str(refusal or text or ""), self._tokens(answer, prompt), True)
+            return Reply(
+                str(refusal or text or ""),
+                self._tokens(answer, prompt),
+                True,
+            )
         return Reply(text, self._tokens(answer, prompt))
 
     def _tokens(self, answer: dict[str, Any], prompt: str) -> int:

@@ -75,13 +75,17 @@ class LocalGrader:
         readable = order
         if limit is not None:
             readable = order[lengths[order] <= limit]
+        too_long = order[len(readable) :]
         for start in range(0, len(readable), _BATCH):
             rows = readable[start : start + _BATCH].tolist()
-            grades = self._grade([tokens[row] for row in rows])
-            for row, grade in zip(rows, grades, strict=True):
-                yield row, Reply(f"{LEAD} {grade}", len(tokens[row]) + 1)
-        for row in order[len(readable) :].tolist():
-            yield row, Reply(f"{lengths[row]} tokens, and the model reads {limit}", 0)
+            batch = [tokens[row] for row in rows]
+            grades = self._grade(batch)
+            for row, ids, grade in zip(rows, batch, grades, strict=True):
+                reply = f"{LEAD} {grade}"
+                yield row, Reply(reply, len(ids) + 1)
+        for row in too_long.tolist():
+            problem = f"{lengths[row]} tokens, and the model reads {limit}"
+            yield row, Reply(problem, 0)
 
     def _grade(self, batch: list[list[int]]) -> list[int]:
         """Return the likeliest grade for each prompt."""
@@ -107,8 +111,9 @@ class LocalGrader:
 
     def _tokens(self, prompts: Sequence[str]) -> list[list[int]]:
         texts = [self._begun(self._literally(prompt)) for prompt in prompts]
-        encoded: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return encoded
+        encoded = self.tokenizer(texts, add_special_tokens=False)
+        tokens: list[list[int]] = encoded["input_ids"]
+        return tokens
 
     def _begun(self, prompt: str) -> str:
         return self._conversation(prompt) + self.lead
@@ -118,7 +123,9 @@ class LocalGrader:
         if not self.tokenizer.chat_template:
             return f"{prompt}\n\n"
         conversation: str = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+            [{"role": "user", "content": prompt}],
+            tokenize=False,
+            add_generation_prompt=True,
         )
         return conversation
 

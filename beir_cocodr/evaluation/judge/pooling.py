@@ -99,7 +99,12 @@ def grade_pool(
         pairs += [(queries[query], texts[id]) for id in ids if texts[id]]
     missing = cache.missing(pairs)
     began = time.perf_counter()
-    tokens = _grade(grader, cache, missing, kept=len(pairs) - len(missing))
+    tokens = _grade(
+        grader,
+        cache,
+        missing,
+        kept=len(pairs) - len(missing),
+    )
     seconds = time.perf_counter() - began
     grades: dict[str, dict[str, int]] = {}
     lost: list[KeptGrade] = []
@@ -190,7 +195,11 @@ def _replies(
 ) -> Iterator[KeptGrade]:
     """Yield the grade of each pair once it is kept; the first pairs are a block of their own."""
     starts = [0, *range(_MEASURED, len(missing), _BLOCK)]
-    for start, end in zip(starts, [*starts[1:], len(missing)], strict=True):
+    for start, end in zip(
+        starts,
+        [*starts[1:], len(missing)],
+        strict=True,
+    ):
         block = missing[start:end]
         for number, reply in grader.replies([grading_prompt(*pair) for pair in block]):
             kept_grade = KeptGrade.of(reply)

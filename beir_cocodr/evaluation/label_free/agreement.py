@@ -28,14 +28,20 @@ def rank_distance(
     b = second[:, :depth]
     discounts_a = discounts[: a.shape[1]]
     discounts_b = discounts[: b.shape[1]]
-    alike = (a[:, :, None] == b[:, None, :]) & (a >= 0)[:, :, None]
-    shared = np.minimum(discounts_a[:, None], discounts_b[None, :])
-    longest = np.maximum((a >= 0) @ discounts_a, (b >= 0) @ discounts_b)
-    kept = (alike * shared).sum((1, 2))
+    is_result_a = a >= 0
+    is_result_b = b >= 0
+    is_equal = a[:, :, None] == b[:, None, :]  # (Q, k, m)
+    is_shared = is_equal & is_result_a[:, :, None]
+    shared_discounts = np.minimum(discounts_a[:, None], discounts_b[None, :])
+    kept = (is_shared * shared_discounts).sum((1, 2))
+    length_a = is_result_a @ discounts_a
+    length_b = is_result_b @ discounts_b
+    longest = np.maximum(length_a, length_b)
     has_results = longest > 0
+    divisors = np.where(has_results, longest, 1)
     return np.where(
         has_results,
-        1 - kept / np.where(has_results, longest, 1),
+        1 - kept / divisors,
         0.0,
     )
 
@@ -45,11 +51,15 @@ def reciprocal_rank_fusion(lists: Sequence[Ints], depth: int = 10) -> Ints:
 
     Rows are -1 where a query has fewer results; among equal sums smaller rows come first.
     """
-    fused = np.full((len(lists[0]), depth), -1, np.int64)
-    for query in range(len(fused)):
-        ranked = [rows[query][rows[query] >= 0] for rows in lists]
-        candidates, scores = reciprocal_ranks(ranked)
+    queries = len(lists[0])
+    fused = np.full((queries, depth), -1, np.int64)
+    for query in range(queries):
+        rankings = [rows[query] for rows in lists]
+        without_padding = [ranking[ranking >= 0] for ranking in rankings]
+        candidates, scores = reciprocal_ranks(without_padding)
         # Rounded, because sums of the same ranks in another order differ in their last bits.
-        best = np.argsort(-np.round(scores, 12), kind="stable")[:depth]
+        rounded = np.round(scores, 12)
+        order = np.argsort(-rounded, kind="stable")
+        best = order[:depth]
         fused[query, : len(best)] = candidates[best]
     return fused

@@ -70,9 +70,13 @@ def label_pairs(comparison: records.ComparisonRecord, candidates: Mapping[str, s
 
 def training_pairs(chains: Iterable[Chain]) -> list[LabelPair]:
     """Return (base, trained encoder) pairs of labels in the same use, where both exist."""
-    every = list(chains)
-    pairs = [(Chain().used(chain.mode), chain) for chain in every if chain.stages]
-    return [(base.label, chain.label) for base, chain in pairs if base in every]
+    all_chains = list(chains)
+    pairs = []
+    for chain in all_chains:
+        base = Chain().used(chain.mode)
+        if chain.stages and base in all_chains:
+            pairs.append((base.label, chain.label))
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -173,12 +177,14 @@ class _Choice:
 
     def _verdict_reasons(self, label: str, uses: Mapping[str, str]) -> Iterator[str]:
         pair = self.pairs[BASE, label]
-        yield f"{label} against {BASE}: {uses[ALONE]}; {pair.reason}."
+        compared = f"{label} against {BASE}"
+        yield f"{compared}: {uses[ALONE]}; {pair.reason}."
         for estimate in pair.estimates:
             described = _describe_estimate(estimate)
-            yield f"{label} against {BASE}, {estimate.estimator}: {described}."
+            yield f"{compared}, {estimate.estimator}: {described}."
         others = [f"{mode} {verdict}" for mode, verdict in uses.items() if mode != ALONE]
-        yield f"{label} against {BASE} used in the same way: {', '.join(others)}."
+        verdicts = ", ".join(others)
+        yield f"{compared} used in the same way: {verdicts}."
 
     def choice_reason(self, chosen: str) -> str:
         """Say why a model was chosen."""
@@ -199,8 +205,9 @@ class _Choice:
                 f"{chosen} is the best bet, without a verdict: {best} ({gain}; "
                 f"{pair.prior_share:.0%} of this is what usually wins){_usually(pair)}."
             )
-        trained = any(chain.stages for chain in self.chains if chain.label == chosen)
-        same_use = ", and than the base used in the same way" if trained else ""
+        same_use = ""
+        if any(chain.stages for chain in self.chains if chain.label == chosen):
+            same_use = ", and than the base used in the same way"
         return f"Use {chosen}: {best}, and is better than {BASE} alone{same_use} ({gain})."
 
     def _sample_reason(self) -> str:
@@ -238,7 +245,8 @@ def _describe_estimate(estimate: records.Estimate) -> str:
     if estimate.interval:
         low, high = estimate.interval
         difference += f", 95% {low:+.3f} to {high:+.3f}"
-    return f"{estimate.a:.3f} to {estimate.b:.3f} ({difference}), {_meaning(estimate)}"
+    values = f"{estimate.a:.3f} to {estimate.b:.3f}"
+    return f"{values} ({difference}), {_meaning(estimate)}"
 
 
 def _meaning(estimate: records.Estimate) -> str:

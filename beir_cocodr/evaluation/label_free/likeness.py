@@ -33,12 +33,14 @@ def collection_figures(documents: Documents, evidence: Evidence) -> dict[str, fl
     They are sizes, the script, and how much exact words help. Words of queries are those of the
     collection's own queries, and left out if it has none.
     """
-    sample = documents.take(spaced_rows(len(documents), _LOOKED_AT))
+    count = len(documents)
+    sample = documents.take(spaced_rows(count, _LOOKED_AT))
     texts = [f"{document['title']} {document['text']}" for document in sample]
     queries = []
     if evidence.real:
-        queries = [evidence.queries[query] for query in spaced(evidence.queries, _LOOKED_AT)]
-    return figures_of(len(documents), texts, queries, evidence)
+        sampled_ids = spaced(evidence.queries, _LOOKED_AT)
+        queries = [evidence.queries[id] for id in sampled_ids]
+    return figures_of(count, texts, queries, evidence)
 
 
 def figures_of(
@@ -85,7 +87,8 @@ def text_figures(
 
 
 def _mean_words(texts: Sequence[str]) -> float:
-    return sum(len(words(text)) for text in texts) / max(1, len(texts))
+    total = sum(len(words(text)) for text in texts)
+    return total / max(1, len(texts))
 
 
 def spread_figures(
@@ -106,13 +109,17 @@ def spread_figures(
                 values.append(_position(name, figures[name]))
                 shares.append(weight)
         mean = float(np.average(values, weights=shares))
-        variance = float(np.average(np.square(np.array(values) - mean), weights=shares))
-        spreads[name] = Spread(mean, max(math.sqrt(variance), _LEAST_DEVIATION))
+        squares = np.square(np.array(values) - mean)
+        variance = float(np.average(squares, weights=shares))
+        deviation = math.sqrt(variance)
+        spreads[name] = Spread(mean, max(deviation, _LEAST_DEVIATION))
     return spreads
 
 
 def _position(name: str, value: float) -> float:
-    return math.log(max(value, 1.0)) if name in _COUNTS else value
+    if name in _COUNTS:
+        return math.log(max(value, 1.0))
+    return value
 
 
 def unlikeness(figures: Mapping[str, float], spreads: Mapping[str, Spread]) -> float:
@@ -122,7 +129,8 @@ def unlikeness(figures: Mapping[str, float], spreads: Mapping[str, Spread]) -> f
     for a collection of the calibration, and 0 without figures.
     """
     squares = [_deviations(name, value, spreads) ** 2 for name, value in figures.items()]
-    return math.sqrt(sum(squares) / max(1, len(squares)))
+    mean = sum(squares) / max(1, len(squares))
+    return math.sqrt(mean)
 
 
 def _deviations(name: str, value: float, spreads: Mapping[str, Spread]) -> float:
@@ -136,9 +144,11 @@ def compare_figures(figures: Mapping[str, float], spreads: Mapping[str, Spread])
     """Compare a collection's figures with those of the calibration, and name the unusual ones."""
     remarks = []
     for name, value in figures.items():
-        if abs(_deviations(name, value, spreads)) > _UNUSUAL:
+        deviations = _deviations(name, value, spreads)
+        if abs(deviations) > _UNUSUAL:
             low, high = _usual_range(name, spreads[name])
-            remarks.append(f"{name} {value:,.3g}, there mostly {low:,.3g} to {high:,.3g}")
+            usual = f"there mostly {low:,.3g} to {high:,.3g}"
+            remarks.append(f"{name} {value:,.3g}, {usual}")
     return Likeness(dict(figures), remarks, unlikeness(figures, spreads))
 
 

@@ -35,8 +35,15 @@ def lead_at(
     mean = leads.mean()
     squares = inputs.T @ inputs
     penalty = _RIDGE * len(leads) * np.eye(len(squares))
-    slopes = np.linalg.solve(squares + penalty, inputs.T @ (leads - mean))
-    positions = np.clip((wanted - center) / spread, -_FARTHEST, _FARTHEST)
+    slopes = np.linalg.solve(
+        squares + penalty,
+        inputs.T @ (leads - mean),
+    )
+    positions = np.clip(
+        (wanted - center) / spread,
+        -_FARTHEST,
+        _FARTHEST,
+    )
     change = positions.mean(axis=0) @ slopes
     return float(mean + change)
 

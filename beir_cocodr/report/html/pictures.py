@@ -266,7 +266,10 @@ def _heat_map(name: str, title: str, steps: Ints, weights: Doubles) -> Picture |
         columns = np.unique(_evenly_spaced(len(steps), 6))
         axis.set_xticks(columns, [f"{steps[column]:,}" for column in columns])
         first, *_, last = by_last_weight
-        axis.set_yticks([0, clusters - 1], [f"{first}", f"{last}"])
+        axis.set_yticks(
+            [0, clusters - 1],
+            [f"{first}", f"{last}"],
+        )
         axis.set(xlabel="step", ylabel="cluster, by last weight")
         axis.spines[:].set_visible(False)
 

@@ -109,8 +109,14 @@ def trained_models(folder: Path) -> list[Trained]:
     Raises:
         InputError: training.json, cluster_weights.jsonl or curves.json is damaged.
     """
-    folders = [folder, *sorted(path for path in (folder / "models").glob("*") if path.is_dir())]
-    return [_trained(path) for path in folders if (path / RECORD_FILE).is_file()]
+    models = folder / "models"
+    subfolders = sorted(path for path in models.glob("*") if path.is_dir())
+    trained = []
+    for path in (folder, *subfolders):
+        record_file = path / RECORD_FILE
+        if record_file.is_file():
+            trained.append(_trained(path))
+    return trained
 
 
 def _trained(folder: Path) -> Trained:
@@ -140,7 +146,10 @@ def _cluster_files(folder: Path, name: str) -> dict[str, Path]:
     for rounds, word in _ROUNDS.items():
         logs = (folder / rounds).glob(f"*/{_CLUSTERS_FILE}")
         # Numbers have no leading zeros: shorter ones come first.
-        for file in sorted(logs, key=lambda file: (len(file.parent.name), file.parent.name)):
+        for file in sorted(
+            logs,
+            key=lambda file: (len(file.parent.name), file.parent.name),
+        ):
             files[f"{name}, {word} {file.parent.name}"] = file
     # After rounds, the folder's own file is a copy of the last round's.
     if not files and (folder / _CLUSTERS_FILE).is_file():
@@ -201,7 +210,11 @@ class LabelledEvaluation:
         return self.results.measures[0]
 
     def test(
-        self, a: str, b: str, measure: str | None = None, family: str | None = None
+        self,
+        a: str,
+        b: str,
+        measure: str | None = None,
+        family: str | None = None,
     ) -> PairedTest | None:
         """Return the paired test of b against a, also if it was made of a against b.
 

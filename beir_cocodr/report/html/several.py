@@ -187,7 +187,11 @@ def _figures(run: Run) -> Iterator[Figure]:
     if output.passages is not None:
         for size in output.passages.figures:
             for kind, value in size.by_file.items():
-                yield Figure(f"{size.model}, {size.words} words", f"nDCG@10, {kind}", mean=value)
+                yield Figure(
+                    f"{size.model}, {size.words} words",
+                    f"nDCG@10, {kind}",
+                    mean=value,
+                )
     if output.evaluation is not None:
         yield from _labelled_figures(output.evaluation, run.names)
     elif output.comparison is not None:
@@ -198,7 +202,10 @@ def _labelled_figures(evaluation: LabelledEvaluation, names: dict[str, str]) -> 
     for label, result in evaluation.results.models.items():
         for measure, mean in result.measures.items():
             alone = Figure(
-                names[label], measure, mean=mean, mean_interval=result.intervals.get(measure)
+                names[label],
+                measure,
+                mean=mean,
+                mean_interval=result.intervals.get(measure),
             )
             test = evaluation.test(evaluation.reference, label, measure)
             yield alone if test is None else _compared(alone, test, names[evaluation.reference])

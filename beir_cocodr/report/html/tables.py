@@ -268,7 +268,11 @@ def verdict_table(
             [
                 text_cell(names[pair.b]),
                 text_cell(names[pair.a]),
-                TableCell(pair.verdict, _VERDICTS.get(pair.verdict), mark=_mark(pair.verdict)),
+                TableCell(
+                    pair.verdict,
+                    _VERDICTS.get(pair.verdict),
+                    mark=_mark(pair.verdict),
+                ),
                 _expected_cell(pair),
                 number_cell(pair.probability),
                 *(_estimate_cell(estimates.get(name)) for name in estimators),
@@ -390,25 +394,35 @@ def query_table(
     Returns:
         The table, or None without scores of the pair.
     """
-    a = scores.get(pair[0])
-    b = scores.get(pair[1])
+    label_a, label_b = pair
+    a = scores.get(label_a)
+    b = scores.get(label_b)
     if not a or not b:
         return None
-    labels = list(scores) if len(scores) * len(a) <= _MOST_SCORES else list(pair)
-    difference = f"{names[pair[1]]} minus {names[pair[0]]}"
-    columns = [*text_columns("Query"), TableColumn("Difference", meaning=difference)]
+    labels = list(scores)
+    if len(labels) * len(a) > _MOST_SCORES:
+        labels = list(pair)
+    difference = f"{names[label_b]} minus {names[label_a]}"
+    columns = text_columns("Query")
+    columns.append(TableColumn("Difference", meaning=difference))
     columns += [TableColumn(names[label], meaning=measure) for label in labels]
     rows = []
     for query in a:
-        text = texts.get(query, "")
+        row = [text_cell(query, "")]
+        if texts.get(query):
+            row = [text_cell(texts[query], query)]
         change = b[query][0] - a[query][0]
-        rows.append(
-            [
-                text_cell(text or query, query if text else ""),
-                TableCell(signed(change), round(change, 4), mark=_change_mark(change)),
-                *(number_cell(scores[label][query][0], ".3f") for label in labels),
-            ]
+        row.append(
+            TableCell(
+                signed(change),
+                round(change, 4),
+                mark=_change_mark(change),
+            )
         )
+        for label in labels:
+            score = scores[label][query][0]
+            row.append(number_cell(score, ".3f"))
+        rows.append(row)
     return HtmlTable(f"All queries, {measure}", columns, rows)
 
 
@@ -493,4 +507,9 @@ def judge_table(judge: JudgeFindings, names: Mapping[str, str]) -> HtmlTable:
         row = [text_cell(names[difference.b]), text_cell(names[difference.a])]
         row += [TableCell(text, value) for text, value in judge_cells(difference)]
         rows.append(row)
-    return HtmlTable(capitalized(judge.title), columns, rows, notes=list(judge.describe()))
+    return HtmlTable(
+        capitalized(judge.title),
+        columns,
+        rows,
+        notes=list(judge.describe()),
+    )
