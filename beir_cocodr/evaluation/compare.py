@@ -273,8 +273,7 @@ def compare_collection(
         What comparison.json holds.
     """
     options = task.options
-    if resources is not None:
-        search = resources.options
+    search = search if resources is None else resources.options
     judged = _judged_queries(options, collection)
     if judged is not None and len(specs) == 1:
         [encoder] = specs.values()
@@ -295,9 +294,8 @@ def compare_collection(
         folder = None
         if output is not None:
             run = _settings(specs, collection, task, search)
-            folder = stack.enter_context(
-                results_folder(output_path(output), run, options.overwrite)
-            )
+            written = results_folder(output_path(output), run, options.overwrite)
+            folder = stack.enter_context(written)
         if resources is None and gatherer is None:
             temporary = Resources.temporary(collection.documents, search, folder)
             resources = stack.enter_context(temporary)
