@@ -56,7 +56,8 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> None:
 
 def move_checked(draft: Path, path: Path) -> None:
     """Give a complete file its name, and record its checksum."""
-    write_text(_record_of(path), f"{_digest(draft)}  {path.name}\n")
+    checksum = f"{_digest(draft)}  {path.name}\n"
+    write_text(_record_of(path), checksum)
     draft.replace(path)
 
 
@@ -82,9 +83,11 @@ def is_kept(file: Path) -> bool:
 def add_checksums(folder: Path, names: Iterable[str]) -> None:
     """Record the checksums of files in a folder that has none yet, all in one step."""
     with unfinished(folder) as draft:
+        records = draft / CHECKSUMS
         for name in names:
-            write_text(draft / CHECKSUMS / name, _checksum(folder / name))
-        (draft / CHECKSUMS).replace(folder / CHECKSUMS)
+            checksum = _checksum(folder / name)
+            write_text(records / name, checksum)
+        records.replace(folder / CHECKSUMS)
 
 
 def fault(path: Path, content: memoryview | None = None) -> str | None:
@@ -105,7 +108,9 @@ def fault(path: Path, content: memoryview | None = None) -> str | None:
         if record.read_bytes() != _checksum(path, content).encode():
             return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
     except OSError as error:
-        return f"{error.filename or path} cannot be read ({error.strerror or error})"
+        file = error.filename or path
+        reason = error.strerror or error
+        return f"{file} cannot be read ({reason})"
     if _is_settled(state) and _is_settled(record_state):
         _verified[path.absolute()] = state + record_state
     return None

@@ -69,8 +69,11 @@ def former_signature(
         ...
         TypeError: train() takes only model, dataset by position; write train('minilm', 'scifact')
     """
-    moved = {name.partition(".")[2]: name for name in order if "." in name}
-    kept = {old: new for old, new in moved.items() if new not in renamed.values()}
+    kept = {}
+    for name in order:
+        _, dot, field = name.partition(".")
+        if dot and name not in renamed.values():
+            kept[field] = name
     former = Former(order, kept | renamed, swapped)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

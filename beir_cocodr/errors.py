@@ -388,5 +388,6 @@ def kind_of(value: object) -> str:
     words = f"{article} {name}"
     if isinstance(value, (list, tuple, set, dict)) and value:
         items = value.values() if isinstance(value, dict) else value
-        words += f" of {type(next(iter(items))).__name__}"
+        first = next(iter(items))
+        words += f" of {type(first).__name__}"
     return words

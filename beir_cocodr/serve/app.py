@@ -394,7 +394,9 @@ def listen(host: str, port: int) -> socket.socket:
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches a host."""
     address = _address(host)
-    return host.lower() == "localhost" if address is None else address.is_loopback
+    if address is None:
+        return host.lower() == "localhost"
+    return address.is_loopback
 
 
 def guarded(session: Session, host: str, port: int, secret: str) -> Guard:
@@ -402,10 +404,18 @@ def guarded(session: Session, host: str, port: int, secret: str) -> Guard:
 
     Behind a loopback address, it answers to the names of that address alone.
     """
-    names = {"localhost", "127.0.0.1", "[::1]", host.lower(), f"[{host.lower()}]"}
+    lower_host = host.lower()
+    names = {
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        lower_host,
+        f"[{lower_host}]",
+    }
     is_local = is_loopback(host)
     if not is_local:
-        names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+        names.add(socket.gethostname().lower())
+        names.add(socket.getfqdn().lower())
     hosts = Hosts(frozenset(names), any_address=not is_local)
     key = Key(secret, may_be_guessed=not is_local)
     return Guard(make_app(session), key, hosts, port)

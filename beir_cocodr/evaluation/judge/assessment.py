@@ -74,10 +74,16 @@ def _differences(material: Material, opinions: Doubles) -> list[JudgedDifference
         everything = opinions[:, j] - opinions[:, i]
         joined = None
         if labelled is not None:
-            human = labels[:, j] - labels[:, i]
-            joined = power_mean(Labelled(human, everything[rows], everything, weights))
+            beside_labels = Labelled(
+                human=labels[:, j] - labels[:, i],
+                judged=everything[rows],
+                everything=everything,
+                weights=weights,
+            )
+            joined = power_mean(beside_labels)
         mean = float(everything.mean())
-        differences.append(JudgedDifference(a, b, mean, _interval(everything), joined))
+        interval = _interval(everything)
+        differences.append(JudgedDifference(a, b, mean, interval, joined))
     return differences
 
 
@@ -106,7 +112,9 @@ def compare_grades(
         graded: The grades of the judge.
         pool: The pooled documents by query.
     """
-    labels = [grade for query in labelled.queries.values() for grade in query.grades.values()]
+    labels: list[int] = []
+    for of_query in labelled.queries.values():
+        labels += of_query.grades.values()
     counts_unjudged = all(grade > 0 for grade in labels)
     unjudged = 0 if counts_unjudged else None
     human: list[int] = []
@@ -120,7 +128,8 @@ def compare_grades(
                 judge.append(grade)
     if not human:
         return None
-    stretch = GRADES[-1] / max(*labels, 1)
+    highest = max(*labels, 1)
+    stretch = GRADES[-1] / highest
     by_labels = np.array(human, dtype=np.float64)
     by_judge = np.array(judge, dtype=np.float64)
     is_relevant = by_labels > 0
@@ -158,4 +167,5 @@ def quadratic_kappa(first: Array, second: Array) -> float | None:
     by_chance = float(variances + difference**2)
     if by_chance == 0:
         return None
-    return 1 - float(np.square(a - b).mean()) / by_chance
+    observed = float(np.square(a - b).mean())
+    return 1 - observed / by_chance

@@ -462,13 +462,16 @@ class Gatherer:
         if is_first:
             step(name)
             ranker.prepare()
-            every = [*self._whole.values()]
+            pseudo = list(self._whole.values())
             for corpus in self._corpora_for(name):
-                every += corpus.queries.values()
-            texts = [*real.values(), *(text for queries in every for text in queries.texts)]
-            # Two kinds may have drawn the same title.
+                pseudo += corpus.queries.values()
+            texts = list(real.values())
+            for queries in pseudo:
+                texts += queries.texts
             if texts:
-                self.resources.encode_queries(name, list(dict.fromkeys(texts)))
+                # Two kinds may have drawn the same title.
+                different = list(dict.fromkeys(texts))
+                self.resources.encode_queries(name, different)
             wanted |= _numbered(self._whole)
         ranking = _ranked(ranker, wanted, depth)
         if is_first:
@@ -489,17 +492,21 @@ class Gatherer:
             start: The number of real queries.
         """
         over_corpus = _parts(ranking, self._whole, start)
-        scores = {kind: self._whole[kind].score(part.rows) for kind, part in over_corpus.items()}
+        scores = {}
+        for kind, part in over_corpus.items():
+            scores[kind] = self._whole[kind].score(part.rows)
         cut = {}
         for corpus in self._corpora_for(name):
-            over_rest = _ranked(corpus.resources.ranker(name), _numbered(corpus.queries), DEPTH)
+            ranker = corpus.resources.ranker(name)
+            over_rest = _ranked(ranker, _numbered(corpus.queries), DEPTH)
             for kind, part in _parts(over_rest, corpus.queries, 0).items():
                 scores[kind] = corpus.queries[kind].score(part.rows)
                 cut[kind] = part
         consistent = np.zeros(0, bool)
         if WRITTEN in self._whole:
             best = over_corpus[WRITTEN].rows[:, :_CONSISTENT]
-            consistent = (best == self._whole[WRITTEN].rows[:, None]).any(axis=1)
+            sources = self._whole[WRITTEN].rows[:, None]
+            consistent = (best == sources).any(axis=1)
         return _PseudoSearch(over_corpus, scores, consistent, cut)
 
     def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
@@ -512,15 +519,18 @@ class Gatherer:
         if spec.is_black_box:
             return ()
         reads_anew = spec.kind in HOSTED or spec.kind in RETRIEVERS or spec.kind == _FITTED
-        return self._cut_corpora[:1] if reads_anew else self._cut_corpora
+        if reads_anew:
+            return self._cut_corpora[:1]
+        return self._cut_corpora
 
     def propose(self) -> ProposedQueries:
         """Return queries to judge where nobody asked any, after :meth:`gather`.
 
         They are what a language model wrote, or else generated queries.
         """
-        has_questions = WRITTEN in self._whole and bool(self._whole[WRITTEN].texts)
-        kind = WRITTEN if has_questions else GENERATED
+        kind = GENERATED
+        if WRITTEN in self._whole and self._whole[WRITTEN].texts:
+            kind = WRITTEN
         queries = self._whole[kind].queries
         ids = {number: typed_id(text) for number, text in queries.items()}
         results = {}
@@ -561,12 +571,12 @@ def _origin(spec: ModelSpec) -> str:
 def _consistent_ones(questions: PseudoQueries, consistent: Bools) -> PseudoQueries:
     """Return the questions whose document some model has among its best, and count the others."""
     texts = [text for text, kept in zip(questions.texts, consistent, strict=True) if kept]
-    counts = questions.counts | {"inconsistent": len(consistent) - len(texts)}
+    inconsistent = len(consistent) - len(texts)
     return replace(
         questions,
         texts=texts,
         rows=questions.rows[consistent],
-        counts=counts,
+        counts=questions.counts | {"inconsistent": inconsistent},
     )
 
 

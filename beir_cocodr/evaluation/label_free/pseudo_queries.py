@@ -78,7 +78,10 @@ class PseudoQueries:
 
 def mean_words(texts: Sequence[str]) -> float | None:
     """Return the mean number of words of some texts; None without texts."""
-    return float(np.mean([len(words(text)) for text in texts])) if texts else None
+    if not texts:
+        return None
+    counts = [len(words(text)) for text in texts]
+    return float(np.mean(counts))
 
 
 def share_of_words(query: str, document: str) -> float | None:
@@ -86,7 +89,8 @@ def share_of_words(query: str, document: str) -> float | None:
     query_words = set(words(query))
     if not query_words:
         return None
-    return len(query_words & set(words(document))) / len(query_words)
+    shared = query_words & set(words(document))
+    return len(shared) / len(query_words)
 
 
 def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | None:
@@ -96,7 +100,9 @@ def verbatim_share(queries: Sequence[str], documents: Sequence[str]) -> float | 
         share = share_of_words(query, document)
         if share is not None:
             shares.append(share)
-    return float(np.mean(shares)) if shares else None
+    if not shares:
+        return None
+    return float(np.mean(shares))
 
 
 @dataclass

@@ -177,7 +177,8 @@ def list_spread(tops: Sequence[Mapping[str, Sequence[str]]], depth: int) -> dict
     spread = {}
     queries = dict.fromkeys(chain.from_iterable(tops))
     for query in queries:
-        first, *others = (set(lists.get(query, ())[:depth]) for lists in tops)
+        best = [lists.get(query, ())[:depth] for lists in tops]
+        first, *others = map(set, best)
         shared = [len(first & other) / depth for other in others]
         missing = [1 - share for share in shared]
         spread[query] = max(missing, default=0.0)
