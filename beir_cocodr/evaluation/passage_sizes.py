@@ -538,10 +538,11 @@ def score_spans(ranked: Ints, passages: Passages, questions: Questions) -> Doubl
     """
     scores = []
     for number in questions.of_kind(SPANS).tolist():
-        place = questions.places[number]
-        assert place is not None
+        span_place = questions.places[number]
+        assert span_place is not None
         best = ranked[number]
-        scores.append(_score_span(best[best >= 0], passages, place))
+        score = _score_span(best[best >= 0], passages, span_place)
+        scores.append(score)
     return np.array(scores)
 
 
