@@ -74,9 +74,15 @@ GROUPS = {
 #: Methods of the COCO-DR paper's Table 1, with what each is.
 PUBLISHED = {
     "bm25": ("BM25", "published by BEIR"),
-    "gpl": ("GPL", "published; 66M, trained on queries generated from each corpus"),
-    "coco-dr-base": ("COCO-DR Base", "published; 110M, pre-trained on the corpora of BEIR"),
-    "coco-dr-large": ("COCO-DR Large", "published; 335M, pre-trained on the corpora of BEIR"),
+    "gpl": ("GPL", "published; 66M parameters, trained on queries generated from each corpus"),
+    "coco-dr-base": (
+        "COCO-DR Base",
+        "published; 110M parameters, pre-trained on the corpora of BEIR",
+    ),
+    "coco-dr-large": (
+        "COCO-DR Large",
+        "published; 335M parameters, pre-trained on the corpora of BEIR",
+    ),
 }
 
 #: SPLADE-distil CoCondenser Medium on SciFact and NFCorpus, as Anserini's regressions measure it.
@@ -249,7 +255,9 @@ def _beir(results: Mapping[str, Any]) -> str:
     rows = []
     for label, shown in ours.items():
         scifact = _figure(ON_SCIFACT.get(label))
-        rows.append([shown, scifact, _figure(of_nfcorpus.get(label)), "22M, no training here"])
+        rows.append(
+            [shown, scifact, _figure(of_nfcorpus.get(label)), "22M parameters, no training here"]
+        )
     scores = read_json(ROOT / "benchmarks" / "published" / "cocodr.json")["table1"]["scores"]
     for method, (shown, what) in PUBLISHED.items():
         scifact = _figure(scores["scifact"][method])
