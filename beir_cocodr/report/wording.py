@@ -64,12 +64,12 @@ _TERMS = {
     r"Won / tied / lost": "queries on which the model is better, equal and worse",
     r"Chance to be better": "probability that the model is better, estimated without labels by the "
     "calibration",
-    r"Estimated nDCG@10": "difference that is expected without labels, with its 90% interval",
-    r"Share of what is usual": "share of the estimate that is what usually wins on labelled "
-    "collections, and not evidence of this corpus",
+    r"Estimated nDCG@10": "expected difference, estimated without labels, with its 90% interval",
+    r"Share of the prior": "share of the estimate that rests on what usually wins on labelled "
+    "collections, and not on evidence of this corpus",
     r"Held-out crops": "a passage is cut out of a document and must retrieve the rest of it",
     r"Generated queries": "queries generated from a document must retrieve it",
-    r"(?i:agreement.*)": "how far the lists of the two models agree",
+    r"(?i:agreement.*)": "how far the rankings of the two models agree",
 }
 
 
@@ -181,7 +181,7 @@ def describe_pseudo_queries(pseudo_queries: Mapping[str, PseudoQueryFigures]) ->
                 f"{model} {share:.0%}" for model, share in figures.held_words.items()
             )
             yield (
-                f"{name}: of the words of a query, the three best documents hold on average: "
+                f"{name}: share of a query's words in the three best documents, on average: "
                 f"{shares}"
             )
         trained_on = figures.counts.get(TRAINED_ON)
@@ -196,10 +196,10 @@ def describe_likeness(likeness: Likeness | None) -> Iterator[str]:
     figures = ", ".join(f"{name} {value:,.3g}" for name, value in likeness.figures.items())
     if likeness.remarks:
         unusual = "; ".join(likeness.remarks)
-        end = f"it is unusual among them ({unusual}), and intervals are wider for that"
+        end = f"it is unusual among them ({unusual}), so the intervals are wider"
     else:
-        end = "it is like them in all of these"
-    yield f"This collection beside those of the calibration: {figures}; {end}."
+        end = "it resembles them in all of these figures"
+    yield f"This collection compared with those of the calibration: {figures}; {end}."
 
 
 #: The most characters of a short name.

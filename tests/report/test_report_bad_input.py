@@ -52,7 +52,7 @@ def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
     with pytest.raises(SystemExit) as status:
         main(["report", str(folder)])
     assert status.value.code == 2
-    assert "is not a report of ours" in capsys.readouterr().err
+    assert "was not written by this command" in capsys.readouterr().err
     assert (folder / "report.html").read_text() == "<p>mine</p>"
     assert not list(folder.glob(".report*"))
     with pytest.raises(InputError, match="a folder"):

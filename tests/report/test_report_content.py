@@ -315,7 +315,7 @@ def test_without_labels(without_labels, made):
     assert trust in found.section("verdict")
     assert trust in found.section("models")
     assert signed(pair["estimate"]) in found.section("models")
-    assert "beside those of the calibration" in found.section("models")
+    assert "compared with those of the calibration" in found.section("models")
     for estimate in pair["estimates"]:
         assert estimate["estimator"].casefold() in found.section("models").casefold()
         assert signed(estimate["difference"]) in found.section("models")

@@ -242,7 +242,7 @@ def test_without_a_verdict_the_better_bet_is_named_with_its_basis():
     # What is no evidence for the pair is no figure of its verdict.
     assert "Held-out crops" not in dict(found.facts)
     assert ("Estimated nDCG@10", "+0.050 (90% −0.020 to +0.120)") in found.facts
-    assert ("Share of what is usual", "75%") in found.facts
+    assert ("Share of the prior", "75%") in found.facts
     turned = label_free_headline(comparison_of(pair, ["b", "a"]), {"a": "A", "b": "B"})
     assert turned.sentence == found.sentence
 

@@ -25,7 +25,7 @@ def side_names(record: GateRecord) -> tuple[str, str]:
 _DECISIONS = {
     WORSE: "{new} is worse than {old}",
     NOT_WORSE: "{new} is not worse than {old}",
-    CANNOT_TELL: "It cannot be told whether {new} is worse than {old}",
+    CANNOT_TELL: "The evidence does not show whether {new} is worse than {old}",
 }
 
 
@@ -58,8 +58,8 @@ def _notes(record: GateRecord) -> list[str]:
         unknown = record.unknown.get(role)
         if unknown:
             notes.append(
-                f"{unknown:.1%} of the results of {name} are documents that the collection does "
-                "not have."
+                f"{unknown:.1%} of the results of {name} are documents that are not in the "
+                "collection."
             )
     rates = record.rates
     notes.append(
@@ -79,7 +79,9 @@ def gate_table(record: GateRecord) -> HtmlTable:
         TableColumn(f"{old}, nDCG@10"),
         TableColumn(f"{new}, nDCG@10"),
         TableColumn("Difference", meaning="new minus old, with its standard error"),
-        TableColumn("Better / worse", meaning="queries on which the new one is better and worse"),
+        TableColumn(
+            "Better / worse", meaning="number of queries on which the new one is better and worse"
+        ),
         TableColumn("Lists differ by", meaning="0 for the same lists, 1 for no common document"),
     ]
     rows = [_row(figures) for figures in record.evidence]

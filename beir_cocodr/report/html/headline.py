@@ -439,7 +439,7 @@ def _label_free_facts(pair: PairVerdict) -> list[tuple[str, str]]:
     facts = [
         ("Estimated nDCG@10", estimated),
         ("Chance to be better", f"{pair.probability:.2f}"),
-        ("Share of what is usual", f"{pair.prior_share:.0%}"),
+        ("Share of the prior", f"{pair.prior_share:.0%}"),
     ]
     for estimate in pair.estimates:
         if estimate.difference is not None and estimate.applies:
@@ -469,7 +469,7 @@ def _unjudged_headline(output: ResultsFolder) -> Headline:
     sentence = f"A model was trained ({record.stage}, {steps} steps)"
     if any(trained.curves for trained in output.trained):
         sentence += "; its measures after every round are below, without a paired test"
-    advice = "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, and report O."
+    advice = "Judge it with beir-cocodr compare BASE MODEL --dataset D --output O, then report O."
     sentence += "; nothing here shows whether it got better."
     return Headline(NOT_JUDGED, sentence, notes=[advice])
 

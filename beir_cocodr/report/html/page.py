@@ -208,7 +208,8 @@ def check_output_file(path: Path, source: str, overwrite: bool) -> None:
             head = file.read(_HEAD).decode("utf-8", "replace")
         if f'<meta name="generator" content="{GENERATOR}">' not in head:
             raise InputError(
-                f"{path} is not a report of ours and is left as it is; choose another --output"
+                f"{path} was not written by this command and is left unchanged; choose another "
+                "--output"
             )
         if not overwrite and f'<meta name="source" content="{source}">' not in head:
             raise InputError(
@@ -259,7 +260,7 @@ def _runs(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, Path]:
             missing.append(file)
     if missing:
         log.warning(
-            "%s: %s is missing or empty, so the page has no rankings of it",
+            "%s: %s is missing or empty, so the page does not show its rankings",
             results.folder,
             ", ".join(sorted(missing)),
         )

@@ -93,7 +93,7 @@ def write_joint_report(folders: Sequence[Path], output: Path, overwrite: bool) -
     """
     paths = [folder.resolve() for folder in folders]
     if len(set(paths)) < len(paths):
-        raise InputError("a folder is named twice; name each output folder once")
+        raise InputError("an output folder is named twice; name each folder once")
     source = text_sha256(*map(str, paths))
     check_output_file(output, source, overwrite)
     runs = [
