@@ -643,7 +643,7 @@ for (const name of ["kind", "folder"]) $(name).addEventListener("change", () => 
 $("login").addEventListener("submit", (event) => { event.preventDefault(); login($("secret").value); });
 $("next").addEventListener("click", () => nextPair());
 $("undo").addEventListener("click", undo);
-$("learn").addEventListener("click", () => learnOrForget("api/learn", "Learning …", "The models have learned what they could."));
+$("learn").addEventListener("click", () => learnOrForget("api/learn", "Learning …", "Learning has finished."));
 $("forget").addEventListener("click", () => learnOrForget("api/forget", "Forgetting …", "The models search as before."));
 $("skip").addEventListener("click", skip);
 $("report").addEventListener("click", report);

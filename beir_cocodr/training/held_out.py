@@ -235,7 +235,7 @@ class CheckpointSelection(TrainerCallback):
         self._measured = on_main(self._measured_before)
         if self.every >= state.max_steps and rank() == 0:
             log.warning(
-                "held-out queries choose nothing in a training of %d steps: lower select_epochs",
+                "held-out queries choose no checkpoint within %d steps: lower select_epochs",
                 self.every,
             )
 

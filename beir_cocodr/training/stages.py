@@ -109,8 +109,8 @@ def distill_stage(run: StageRun) -> TrainingRecord:
         options = replace(options, merge_on=kind)
     if options.merge_on is None:
         log.warning(
-            "%s has queries of one kind, so that nothing can choose how the distilled weights are "
-            "merged with the base: they are taken as they are; generate-queries --query-kinds "
+            "%s has queries of only one kind, so none can be held out to choose how weights are "
+            "merged with the base, and they are used unmerged; generate-queries --query-kinds "
             "makes several",
             run.data.queries_folder,
         )

@@ -339,12 +339,12 @@ def _check_steps(
     if steps == 0:
         on_main(lambda: shutil.rmtree(output / CHECKPOINTS))
         raise InputError(
-            f"{output}: not one step could be made, as no batch of {options.batch_size} can be "
+            f"{output}: no training step was possible, as no batch of {options.batch_size} can be "
             "filled without repeated texts; lower the batch size"
         )
     if stage.batch_keys is not None and steps < options.max_steps:
         log.warning(
-            "%s: %d of %d steps were made, as there were no more batches without repeated texts; "
+            "%s: %d of %d steps were run, as there were no more batches without repeated texts; "
             "lower the batch size for more",
             stage.plan.stage,
             steps,
@@ -434,7 +434,7 @@ def _keep_to_one_gpu(arguments: Any) -> None:
     if visible <= 1:
         return
     log.warning(
-        "%d GPUs are visible, and this training takes one; to take all, start the same command "
+        "%d GPUs are visible, and this training uses one; to use all, start the same command "
         "as: torchrun --standalone --nproc-per-node %d -m beir_cocodr.cli ...",
         visible,
         visible,
@@ -447,7 +447,7 @@ def _check_device(device: torch.device) -> None:
     later_gpu = device.type == "cuda" and device.index not in (None, 0)
     if world_size() == 1 and later_gpu:
         raise InputError(
-            f"training takes the first GPU, not {device}: choose it by CUDA_VISIBLE_DEVICES"
+            f"training uses the first GPU, not {device}: choose another with CUDA_VISIBLE_DEVICES"
         )
 
 

@@ -46,7 +46,7 @@ def test_one_gpu_is_taken_with_the_batch_that_was_asked_for(
     four_gpus, monkeypatch, beir_folder, tiny_mlm, tmp_path, caplog
 ):
     several = train(tiny_mlm, beir_folder, tmp_path / "several")
-    assert "4 GPUs are visible, and this training takes one" in caplog.text
+    assert "4 GPUs are visible, and this training uses one" in caplog.text
     assert "torchrun --standalone --nproc-per-node 4" in caplog.text
     monkeypatch.undo()
     caplog.clear()

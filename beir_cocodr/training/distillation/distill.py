@@ -207,7 +207,7 @@ def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
     owners = ", ".join(having)
     raise InputError(
         f"the teacher {teacher} has no option {names}, which belongs to {owners}; "
-        "leave it out, or take such a teacher"
+        "leave it out, or choose such a teacher"
     )
 
 

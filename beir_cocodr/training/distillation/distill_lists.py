@@ -165,7 +165,7 @@ def count_lists(scores: Floats) -> ListCounts:
     )
     if counts.without_order == len(scores):
         raise InputError(
-            f"there is no order to learn: {summary}; take another teacher, or more candidates"
+            f"there is no order to learn: {summary}; choose another teacher, or more candidates"
         )
     if counts.without_order:
         log.warning("%s; these teach no order", summary)

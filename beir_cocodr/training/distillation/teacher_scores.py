@@ -148,7 +148,7 @@ class TeacherScores:
         [document] = self.documents.ids(np.array([row]))
         raise InputError(
             f"the teacher scores query {self.ids[query]!r} and document {document!r} with "
-            f"{score} ({len(wrong)} such scores so far); give it finite scores, or take another "
+            f"{score} ({len(wrong)} such scores so far); give it finite scores, or choose another "
             "teacher"
         )
 

@@ -367,7 +367,7 @@ class FileTeacher:
         )
         if not usable:
             raise InputError(
-                f"{self.file}: {left_out} and of another document; add them, or take another "
+                f"{self.file}: {left_out} and of another document; add them, or choose another "
                 "teacher"
             )
         if len(usable) < len(queries):
@@ -401,7 +401,7 @@ class FileTeacher:
         if missing:
             raise InputError(
                 f"{self.file} has no score for query {query_id!r} and document {missing[0]!r}, "
-                "which the training lists hold; add it, or take another teacher"
+                "which are in the training lists; add the score, or choose another teacher"
             )
         return np.array([known[document] for document in ids], np.float32)
 

@@ -363,7 +363,8 @@ class _TevatronFile:
         query = record["query_id"]
         if query in self.queries:
             raise InputError(
-                f"{self.path}:{line}: query {query!r} a second time; put its passages into one line"
+                f"{self.path}:{line}: query {query!r} appears a second time; put its "
+                "passages into one line"
             )
         positive = record["positive_passages"]
         negative = record["negative_passages"]

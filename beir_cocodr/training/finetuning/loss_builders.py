@@ -77,7 +77,7 @@ def simcse(
     if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in modules):
         raise InputError(
             "simcse needs an encoder with dropout, and the dropout of this one is 0: nothing else "
-            "tells the two copies of a text apart; take another objective"
+            "tells the two copies of a text apart; choose another objective"
         )
     return contrastive(model, options, mini_batch_size)
 

@@ -73,7 +73,7 @@ def check_negatives(name: str, count: int, collection: Collection) -> None:
     documents = len(collection.documents)
     if count > documents:
         raise InputError(
-            f"{name} {count} is more than the {documents} documents of {collection.name}; lower it"
+            f"{name} {count} exceeds the {documents} documents of {collection.name}; lower it"
         )
 
 
@@ -123,7 +123,9 @@ def bm25_negatives(
         pools[query] = pool
     if drawn:
         log.info(
-            "BM25 finds no negative for %d of %d queries; theirs are random", drawn, len(pools)
+            "BM25 finds no negative for %d of %d queries; their negatives are random",
+            drawn,
+            len(pools),
         )
     return pools
 

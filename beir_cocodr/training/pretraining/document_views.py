@@ -183,7 +183,7 @@ class DocumentViews(Views):
     def _log_rows(self, documents: int, long: int) -> None:
         if long:
             log.warning(
-                "%d documents have more than %d characters: their rest is not read",
+                "%d documents have more than %d characters: the rest of each is not read",
                 long,
                 MOST_CHARACTERS,
             )

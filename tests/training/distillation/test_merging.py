@@ -176,6 +176,6 @@ def test_queries_of_one_kind_are_not_merged_on_and_that_is_said(
             stages="distill", stage_options={"distill": settings}, generation=generation
         ),
     )
-    assert "queries of one kind" in caplog.text
+    assert "queries of only one kind" in caplog.text
     record = json.loads(Path(tmp_path / "o/models/distill/training.json").read_text())
     assert "merging" not in record

@@ -311,7 +311,7 @@ def test_bad_input_names_file_and_line(collection, beir_folder, tmp_path):
     row = {"query_id": "q", "query": "x", "positive_passages": [passage], "negative_passages": []}
     file = tmp_path / "train.jsonl"
     for second, reason in (
-        (row, ":2: query 'q' a second time"),
+        (row, ":2: query 'q' appears a second time"),
         (
             {**row, "query_id": "r", "negative_passages": [{**passage, "text": "y"}]},
             ":2: passage 'a' has another text",
