@@ -1,4 +1,4 @@
-"""Train an encoder with the lines of BEIR's training scripts, of which one import is another.
+"""Train an encoder with BEIR's training scripts, in which one import is changed.
 
 The forms are those of BEIR's ``train_sbert.py`` (pairs), ``train_msmarco_v3.py`` (a data set of
 triplets that draws another hard negative in each epoch) and ``train_msmarco_v3_margin_MSE.py`` (the

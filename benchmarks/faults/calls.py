@@ -15,7 +15,7 @@ from faults.inputs import LIMIT, Campaign, Outcome, is_one_error, judge_end
 from faults.runner import Ended
 from faults.world import lay_out
 
-#: Values of which most fit no argument.
+#: Values; most of them fit no argument.
 _VALUES: dict[str, Any] = {
     "None": None,
     "an int": 7,

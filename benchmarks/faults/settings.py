@@ -24,7 +24,7 @@ _LOADING = {
     "fuse": "model",
 }
 
-#: Names of code, of which none may be called because a setting has it.
+#: Names of code; none may be called only because a setting contains it.
 _NAMES = [
     "os.system",
     "subprocess.run",

@@ -195,7 +195,7 @@ def leave_families_out(
     further: int = 0,
     caution: float = 1.0,
 ) -> list[Predicted]:
-    """Predict every collection by a model of which nothing was fitted to its family.
+    """Predict every collection by a model that was not fitted to its family.
 
     Priors, slopes, widths, widening and quantile are all fitted to the other families.
 

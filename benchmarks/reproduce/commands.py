@@ -149,7 +149,7 @@ def fitting_processes(words: list[str], gpus: int) -> int:
 
     Args:
         words: The command.
-        gpus: The GPUs that there are; 0 means a CPU.
+        gpus: The number of available GPUs; 0 means a CPU.
     """
     return _fitting_processes(tuple(words), gpus)
 
