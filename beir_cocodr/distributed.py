@@ -7,7 +7,8 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -26,6 +27,10 @@ _PATIENCE = timedelta(days=7)
 _SECONDS_TO_REPORT = 2
 
 
+# True while a process works alone; its calls into this module then meet no other process.
+_is_alone = False
+
+
 def world_size() -> int:
     """Return W, the number of processes; 1 where nothing is distributed."""
     return _group().get_world_size() if _is_distributed() else 1
@@ -34,6 +39,22 @@ def world_size() -> int:
 def rank() -> int:
     """Return the number of this process, from 0."""
     return _group().get_rank() if _is_distributed() else 0
+
+
+@contextmanager
+def working_alone() -> Iterator[None]:
+    """Let this process work as if it were the only one of its run.
+
+    What it calls inside then waits for nobody. It is for work of the first process that may use
+    what all processes could share, such as a search, while the others wait for its end.
+    """
+    global _is_alone
+    before = _is_alone
+    _is_alone = True
+    try:
+        yield
+    finally:
+        _is_alone = before
 
 
 def sum_over_ranks(tensor: "Tensor") -> "Tensor":
@@ -50,6 +71,8 @@ def wait_for_all() -> None:
 
 
 def _is_distributed() -> bool:
+    if _is_alone:
+        return False
     # Without this module of torch no group of processes was made.
     if "torch.distributed" not in sys.modules:
         return False

@@ -26,7 +26,7 @@ from reproduce.scales import (
     HereScale,
     PaperScale,
     is_cached,
-    is_distributed,
+    is_training,
     resolve,
     source_here,
 )
@@ -116,7 +116,7 @@ def test_every_planned_training_can_share_its_batch(paper, gpus, tmp_path):
     counts = set()
     for name in place.steps:
         for words in place.words(name):
-            if not is_distributed(words):
+            if not is_training(words):
                 continue
             line = command_line(words, gpus)
             processes = 1

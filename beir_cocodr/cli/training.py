@@ -404,11 +404,14 @@ def generate_queries(
     """Generate queries for the passages of a corpus.
 
     The output is a BEIR folder to train on. To resume a killed run, run the same command again.
+    Under torchrun, each process generates its part on its own GPU.
     """
+    from beir_cocodr.distributed import rank
     from beir_cocodr.generation.generate import generate_queries as run
 
     record = run(dataset, generator, output, settings, _part(shard), encoder.device, progress=True)
-    print_json(record.to_json())
+    if rank() == 0:
+        print_json(record.to_json())
 
 
 def _part(shard: str) -> tuple[int, int]:

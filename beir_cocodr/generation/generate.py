@@ -19,6 +19,14 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.beir_folder import link_corpus
 from beir_cocodr.data.passages import PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
+from beir_cocodr.distributed import (
+    do_each,
+    join_processes,
+    on_main,
+    rank,
+    working_alone,
+    world_size,
+)
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.generation.generation_record import (
     GENERATION_FILE,
@@ -81,7 +89,8 @@ def generate_queries(
     share the shards, each writing its part. The process that finishes the last shard writes a BEIR
     folder (also in BEIR's and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the
     corpus linked, and ``generation.json``. Its content depends neither on interruptions nor on the
-    number of processes.
+    number of processes. The processes of a run that ``torchrun`` started share the shards by
+    themselves, each on its own GPU, and the first one writes the folder.
 
     Args:
         dataset: A collection as for ``load_collection``; only its documents are read.
@@ -90,7 +99,7 @@ def generate_queries(
             name or folder.
         output: An empty folder, or one in which the same generation was begun.
         options: How queries are generated, and which of them are kept.
-        part: (i, n): this is the i-th of n processes, counted from 1.
+        part: (i, n): this is the i-th of n processes, counted from 1. ``torchrun`` sets it.
         device: Device of models. Default: a GPU if there is one.
         progress: Show bars on stderr.
 
@@ -100,15 +109,15 @@ def generate_queries(
 
     Raises:
         InputError: The corpus, the generator, the tokenizer or the retriever of the filter cannot
-            be loaded, no passage gets a query, or the output belongs to another generation.
+            be loaded, no passage gets a query, the output belongs to another generation, or a part
+            is named under ``torchrun``.
 
     References:
         Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, section 3.1.
     """
     options = options or GenerationOptions()
-    number, parts = part
-    if not 1 <= number <= parts:
-        raise InputError(f"shard {number}/{parts} does not exist; use i/n with i from 1 to n")
+    join_processes(device)
+    number, parts = _own_part(part)
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
@@ -143,8 +152,13 @@ def generate_queries(
     with naming_full_disk(output, shards.describe):
         with _unless_finished(output):
             own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
-            bar = Bar(own_shards, desc="Queries", unit=" shards", disable=not progress)
-            _write_shards(output, shards, bar, reader, writer, options)
+            bar = Bar(
+                own_shards,
+                desc="Queries",
+                unit=" shards",
+                disable=not progress or rank() > 0,
+            )
+            do_each(lambda: _write_shards(output, shards, bar, reader, writer, options))
         missing = len(shards.missing())
         if missing and not _is_finished(output):
             log.info(
@@ -152,7 +166,28 @@ def generate_queries(
             )
             return UnfinishedGeneration(shards.count, missing)
         citations = list(kind.citations)
-        return _finish(output, shards, collection, plan, options, consistency, citations)
+
+        def finish() -> GenerationRecord:
+            with working_alone():  # the others wait, and search nothing
+                return _finish(output, shards, collection, plan, options, consistency, citations)
+
+        return on_main(finish)
+
+
+def _own_part(part: tuple[int, int]) -> tuple[int, int]:
+    """Return which shards this process writes, as the i-th of n processes, counted from 1."""
+    number, parts = part
+    if not 1 <= number <= parts:
+        raise InputError(f"shard {number}/{parts} does not exist; use i/n with i from 1 to n")
+    processes = world_size()
+    if processes == 1:
+        return part
+    if parts > 1:
+        raise InputError(
+            f"shard {number}/{parts}: torchrun's {processes} processes share the shards by "
+            "themselves; leave --shard out, or start one process for each part"
+        )
+    return rank() + 1, processes
 
 
 def _generated_from(collection: Collection) -> GeneratedFrom:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import make
-from reproduce.scales import is_distributed, kind_of
+from reproduce.scales import is_distributed, is_training, kind_of
 
 #: Kinds of models that may precede an encoder's name, and that some versions lack.
 KINDS = ("rerank", "splade", "colbert")
@@ -63,7 +63,7 @@ def _refused_options(words: tuple[str, ...]) -> str:
     """Say what the options of a training refuse; "" if nothing."""
     from beir_cocodr.errors import InputError
 
-    if not is_distributed(list(words)):
+    if not is_training(list(words)):
         return ""
     try:
         options_of(list(words), 1)
@@ -157,7 +157,7 @@ def fitting_processes(words: list[str], gpus: int) -> int:
 @cache  # Many cells of many tables need the same commands.
 def _fitting_processes(command: tuple[str, ...], gpus: int) -> int:
     words = list(command)
-    if not is_distributed(words):
+    if not is_training(words):
         return max(1, gpus)
     for processes in range(max(1, gpus), 1, -1):
         if options_of(words, processes).batch_size % processes == 0:

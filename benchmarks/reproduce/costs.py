@@ -231,8 +231,8 @@ def _sampler_hours(rows: float) -> float:
     return rows * _value("sampler_ms_per_row") / 1000 / 3600
 
 
-def _decoding_hours(flops: float) -> float:
-    return flops / (throughputs()["gpu"]["decoding_tflops"] * 1e12) / 3600
+def _decoding_hours(flops: float, gpus: int) -> float:
+    return flops / (throughputs()["gpu"]["decoding_tflops"] * 1e12) / gpus / 3600
 
 
 class Command:
@@ -377,8 +377,8 @@ def _generate(command: Command) -> Cost:
     per_passage = int(command.values["--per-passage"])
     tokens = passages * per_passage * 20
     read = 2 * command.weights * passages * 144 * command.share
-    # The command takes one GPU.
-    hours = _hours(read, 1) + _decoding_hours(2 * command.weights * tokens)
+    written = 2 * command.weights * tokens
+    hours = _hours(read, command.gpus) + _decoding_hours(written, command.gpus)
     return Cost(hours, command.generating_gib(per_passage), passages * 1_500 / GIB)
 
 

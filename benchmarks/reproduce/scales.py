@@ -19,8 +19,11 @@ from reproduce.make import tiny, tiny_colbert
 from reproduce.shared import BY_HAND, IRDS, MODELS
 from reproduce.specification import PLACEHOLDER, task_of
 
+#: Commands whose processes share each batch.
+TRAININGS = ("pretrain", "finetune", "distill", "resample evaluate")
+
 #: Commands that torchrun starts once for each GPU.
-DISTRIBUTED = ("pretrain", "finetune", "distill", "resample evaluate")
+DISTRIBUTED = (*TRAININGS, "generate-queries")
 
 
 def kind_of(words: list[str]) -> str:
@@ -31,6 +34,11 @@ def kind_of(words: list[str]) -> str:
 def is_distributed(words: list[str]) -> bool:
     """Say whether torchrun runs a command."""
     return kind_of(words) in DISTRIBUTED
+
+
+def is_training(words: list[str]) -> bool:
+    """Say whether the processes of a command share each batch."""
+    return kind_of(words) in TRAININGS
 
 
 class Scale(Protocol):

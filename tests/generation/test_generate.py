@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
-from conftest import process
+from conftest import exit_code, process
 
+from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import WORDS, TextFormat, words
 from beir_cocodr.data.validation import validate
@@ -288,3 +290,32 @@ def test_processes_at_the_same_time(whole, beir_folder, tmp_path):
     assert {path.name for path in (tmp_path / "o").iterdir()} == {
         path.name for path in whole[0].iterdir()
     }
+
+
+def test_the_processes_of_torchrun_share_the_shards(beir_folder, tiny_t5, tmp_path):
+    """The filter is of BM25, whose index all processes of a run would build together."""
+    data = ["--dataset", str(beir_folder), "--generator", str(tiny_t5)]
+    options = ["--passage-tokens", "30", "--shard-documents", "4", "--per-passage", "2"]
+    options += ["--max-length", "12", "--batch-size", "8", "--device", "cpu"]
+    options += ["--filter-retriever", "bm25", "--filter-top", "10"]
+    command = ["-m", "beir_cocodr.cli", "generate-queries", *data, *options, "--output"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    cache = str(tmp_path / "cache")  # without an index of BM25
+    environment = os.environ | {"BEIR_COCODR_CACHE": cache, "OMP_NUM_THREADS": "1"}
+    together = subprocess.run(
+        [sys.executable, *launch, *command, str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
+    assert together.returncode == 0, together.stderr[-2000:]
+    assert json.loads(together.stdout)["counts"]["inconsistent"]  # printed once
+    assert exit_code(main, [*command[2:], str(tmp_path / "one")]) == 0
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
+def test_a_part_is_refused_under_torchrun(beir_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(query_generation, "world_size", lambda: 2)
+    with pytest.raises(InputError, match=r"torchrun.*--shard"):
+        generate_queries(beir_folder, "lexical", tmp_path, SMALL, (1, 2))
