@@ -187,6 +187,27 @@ def check_integer(name: str, value: object, least: int = 1) -> None:
     Limits(min=least).check(name, value)
 
 
+def check_characters(name: str, text: str) -> None:
+    """Check that a text has whole characters only, which UTF-8 and tokenizers ask for.
+
+    Args:
+        name: what the text is, for the message.
+        text: the text.
+
+    Raises:
+        InputError: the text has half of a surrogate pair; the message gives its position.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        context = text[max(0, error.start - 20) : error.start + 20]
+        raise InputError(
+            f"{name} has half a character, {half!r}, at position {error.start}, in {context!r}; "
+            "write the whole character"
+        ) from None
+
+
 def check_options_type(value: object, kind: type, name: str = "options") -> None:
     """Check that an argument is an object of an options class.
 

@@ -16,7 +16,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
-from beir_cocodr.errors import InputError, check_integer, check_type, explained
+from beir_cocodr.errors import (
+    InputError,
+    check_characters,
+    check_integer,
+    check_type,
+    explained,
+)
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.checkpoints.hub import (
     find_file,
@@ -289,7 +295,13 @@ class COCODR(SentenceTransformer):
         """Return as much of each text as is tokenised.
 
         Texts that lose words are counted in ``texts_cut``, and a warning shows the first.
+
+        Raises:
+            InputError: A text has half a character.
         """
+        for text in texts:
+            if isinstance(text, str):
+                check_characters("a text", text)
         parts = self.cut(texts)
         shortened = [text for text, words_lost in parts if words_lost]
         if shortened and not self.texts_cut:
@@ -320,16 +332,16 @@ class COCODR(SentenceTransformer):
             (Q, d) embeddings.
 
         Raises:
-            InputError: A query is no text, or the batch size no integer from 1.
+            InputError: A query is no text or has half a character, or the batch size is no
+                integer from 1.
         """
         check_integer("batch_size", batch_size)
         texts = [queries] if isinstance(queries, str) else queries
         check_type("queries", texts, Iterable, "a list of texts")
         texts = list(texts)
-        for text in texts:
+        for number, text in enumerate(texts):
             check_type("a query", text, str, "a text")
-            with explained(f"query {text[:80]!r}", "write whole characters", UnicodeEncodeError):
-                text.encode()
+            check_characters(f"query {number}, counted from 0,", text)
         return self.encode_query(texts, batch_size=batch_size, **kwargs)
 
     def query_vectors(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
@@ -368,7 +380,8 @@ class COCODR(SentenceTransformer):
             (N, d) embeddings.
 
         Raises:
-            InputError: A document is no mapping, or the batch size no integer from 1.
+            InputError: A document is no mapping or has half a character, or the batch size is no
+                integer from 1.
         """
         if isinstance(corpus, Mapping):
             names = [name for name in ("title", "text") if name in corpus]
@@ -378,11 +391,13 @@ class COCODR(SentenceTransformer):
         check_type("corpus", corpus, Iterable, "a list of documents")
         text_format = self.text_format
         texts = []
-        for document in corpus:
+        for number, document in enumerate(corpus):
             check_type(
                 "a document of the corpus", document, Mapping, "a mapping with title and text"
             )
-            texts.append(text_format.document(document))
+            text = text_format.document(document)
+            check_characters(f"document {number}, counted from 0,", text)
+            texts.append(text)
         return self.encode_document(texts, batch_size=batch_size, **kwargs)
 
     def encode_document(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:

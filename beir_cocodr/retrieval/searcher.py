@@ -17,6 +17,7 @@ from beir_cocodr.data.files.file_folder import ABOVE, TextFiles
 from beir_cocodr.data.memory import MemorySource
 from beir_cocodr.errors import (
     InputError,
+    check_characters,
     check_integer,
     check_options_type,
     check_type,
@@ -393,3 +394,4 @@ def _check_queries(queries: Mapping[str, str], top_k: int) -> None:
             raise InputError(f"query {id!r} is {kind_of(text)}; give a text")
         if not text.strip():
             raise InputError(f"query {id!r} is empty; give it words")
+        check_characters(f"query {id!r}", text)

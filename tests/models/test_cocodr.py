@@ -86,6 +86,21 @@ def test_beir_names(tiny_bert):
     np.testing.assert_array_equal(tensor.numpy(), model.encode_query(["wing"]))
 
 
+def test_half_a_character_is_named_with_its_position(tiny_bert):
+    model = COCODR(str(tiny_bert))
+    half = "wing \ud800 flow"
+    named = r"has half a character, '\\ud800', at position 5"
+    with pytest.raises(InputError, match=f"query 1, .*{named}"):
+        model.encode_queries(["wing", half])
+    with pytest.raises(InputError, match=f"document 1, .*{named}"):
+        model.encode_corpus([{"text": "wing"}, {"title": "", "text": half}])
+    with pytest.raises(InputError, match=f"document 0, .*{named}"):
+        model.encode_corpus({"title": [half], "text": ["drag"]})
+    for encode in (model.encode, model.encode_document, model.encode_query):
+        with pytest.raises(InputError, match=f"a text {named}"):
+            encode(["wing", half])
+
+
 def test_the_share_of_truncated_texts_counts_special_tokens_and_prompt(tiny_bert):
     model = COCODR(str(tiny_bert), document_length=5, document_prompt="a ")
     assert model.truncated_share(

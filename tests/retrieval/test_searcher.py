@@ -210,6 +210,17 @@ def test_queries_and_depths_of_other_types_are_refused(beir_folder, query, top_k
         Searcher(beir_folder, "bm25").search(query, top_k)
 
 
+def test_half_a_character_in_a_query_is_named_with_its_position(beir_folder, tiny_cosine):
+    for model in ("bm25", str(tiny_cosine)):
+        searcher = Searcher(beir_folder, model)
+        named = r"query 'query' .*'\\ud83d', at position 5"
+        with pytest.raises(InputError, match=named):
+            searcher.search("wing \ud83d")
+        with pytest.raises(InputError, match=named):
+            searcher.search_within("wing \ud83d", bool)
+        assert searcher.search("wing \U0001f600", 1)  # both halves
+
+
 @pytest.mark.parametrize(
     "duplicate", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]
 )

@@ -180,8 +180,13 @@ class EmbeddingStore(Embeddings):
             documents: The corpus, for messages, where the ids are not written yet.
 
         Raises:
-            InputError: The precision cannot hold the vector of a document.
+            InputError: The precision cannot hold the vector of a document, or the folder was moved
+                or removed.
         """
+        if not self.folder.is_dir():  # writing would make it anew, without the other files
+            raise InputError(
+                f"{self.folder} was moved or removed while it was written to; encode again"
+            )
         shard = self.shards[number]
         if self.folding is not None:
             vectors = self.folding.transform_documents(vectors)
