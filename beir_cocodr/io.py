@@ -266,7 +266,7 @@ def draft_folder(
 
     Raises:
         InputError: an output is there and may not be replaced, or the folder that it lies in
-            cannot be written to.
+            cannot be written to, or was moved meanwhile.
     """
     if not replace:
         check_output_free(output)
@@ -280,10 +280,42 @@ def draft_folder(
         draft = folder / "new"
         draft.mkdir()
         stack.enter_context(naming_full_disk(output))
-        yield draft
+        with _noticing_moves(draft, output):
+            yield draft
         if not replace:
             check_output_free(output)
         _exchange(output, draft, folder / _FORMER)
+
+
+@contextmanager
+def _noticing_moves(folder: Path, output: Path) -> Iterator[None]:
+    """Check, also after an error, that a folder is still the one that it was.
+
+    A file's folder is made where it does not exist, so that the content of a folder that was moved
+    would otherwise end up in two places.
+
+    Args:
+        folder: the folder.
+        output: what it becomes, for the message.
+
+    Raises:
+        InputError: the folder was moved, removed or replaced.
+    """
+    before = folder.stat()
+
+    def is_there() -> bool:
+        return folder.is_dir() and os.path.samestat(folder.stat(), before)
+
+    try:
+        yield
+    except (OSError, InputError):
+        if is_there():
+            raise
+    if not is_there():
+        raise InputError(
+            f"{output} was moved or removed while it was written to; if it was moved, run the "
+            "command again with its present name"
+        )
 
 
 # The name of an output that is about to be replaced, in the folder of unfinished work.
@@ -399,12 +431,12 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Inside, the same thread may ask for the folder again.
 
     Raises:
-        InputError: another process or thread holds the folder.
+        InputError: another process or thread holds the folder, or the folder was moved meanwhile.
     """
     if HELD.holds(folder):
         yield
         return
-    with locked(folder, seconds=0), HELD.holding(folder):
+    with locked(folder, seconds=0), HELD.holding(folder), _noticing_moves(folder, folder):
         _remove_all_unfinished(folder)
         try:
             yield

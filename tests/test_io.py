@@ -148,6 +148,29 @@ def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(
     assert (output / "a").read_text() == "first"
 
 
+@pytest.mark.parametrize("writing", [draft_folder, sole_writer])
+def test_a_folder_that_is_moved_while_it_is_written_to_is_named(writing, tmp_path):
+    """What is written late, under the old name, is in no output."""
+    parent = tmp_path / "runs"
+    output = parent / "o"
+    parent.mkdir()
+    if writing is sole_writer:
+        output.mkdir()
+
+    def write_while_it_is_moved() -> None:
+        with writing(output):
+            parent.rename(tmp_path / "moved")
+            write_text(output / "late", "x")  # makes the folder anew
+
+    with pytest.raises(InputError, match=f"{output} was moved or removed"):
+        write_while_it_is_moved()
+    assert not (tmp_path / "moved" / "o" / "late").exists()
+    with writing(tmp_path / "moved" / "o"):
+        pass
+    assert names(tmp_path / "moved") == ["o"]
+    assert names(tmp_path / "moved" / "o") == []
+
+
 def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
     output = tmp_path / "page.html"
     program = "import os, sys; from pathlib import Path; from beir_cocodr.io import atomic_output\n"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import exit_code, process
 
 from beir_cocodr import FuseOptions, HybridEncoder, fuse, load_collection
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import UNFINISHED
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
@@ -68,6 +73,39 @@ def test_a_hybrid_encoder_of_full_rank_ranks_as_the_exact_fusion(
     fitted = search.ranker(f"vector:{tiny_cosine}").search(collection.queries, 10)
     same = [len(np.intersect1d(*rows)) for rows in zip(exact.rows, fitted.rows, strict=True)]
     assert np.mean(same) > 9.5
+
+
+def _add_terms(arguments: list[str]) -> None:
+    main(arguments)
+
+
+@pytest.mark.parametrize("then", ["killed", "goes on"])
+def test_a_run_whose_folder_is_moved_leaves_nothing_half_written(
+    then, place, beir_folder, tmp_path
+):
+    """Terms are added in a folder that gets another name meanwhile, and in that one once more."""
+    model, dense = str(place / "model"), str(place / "dense")
+    arguments = ["encode", "--dataset", str(beir_folder), "--model", model, "--dense", dense]
+    arguments.append("--output")
+    before, after = tmp_path / "runs", tmp_path / "moved"
+    before.mkdir()
+    running = process(_add_terms, [*arguments, str(before / "store")])
+    while running.is_alive() and not list(before.glob(f"{UNFINISHED}*/new/*")):
+        time.sleep(0.0005)
+    os.kill(running.pid, signal.SIGSTOP)
+    assert not (before / "store").exists()
+    before.rename(after)
+    if then == "killed":
+        running.kill()
+    else:
+        os.kill(running.pid, signal.SIGCONT)
+    running.join(60)
+    assert running.exitcode == (-signal.SIGKILL if then == "killed" else 2)
+    assert not (after / "store").exists()
+    assert not (before / "store").exists()
+    assert exit_code(_add_terms, [*arguments, str(after / "store")]) == 0
+    assert [path.name for path in after.iterdir()] == ["store"]
+    assert EmbeddingStore.open(after / "store").missing(thorough=True) == []
 
 
 def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_path, capsys):
