@@ -150,6 +150,10 @@ def test_a_full_disk_is_one_line_and_status_2(
     output = tmp_path / "out" / "page.html" if case == "report" else tmp_path / "out"
     if "search" in case:
         output = output / "my.run"
+    if case == "pretrain":  # fills the cache, as a full cache has a test of its own
+        with pytest.raises(SystemExit):
+            main([*filled, "--output", str(tmp_path / "first")])
+        capsys.readouterr()
     with pytest.raises(SystemExit) as status, limited_files(size):
         main([*filled, "--output", str(output)])
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
