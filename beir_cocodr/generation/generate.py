@@ -117,7 +117,7 @@ def generate_queries(
     """
     options = options or GenerationOptions()
     join_processes(device)
-    number, parts = _own_part(part)
+    own_part = _own_part(part)
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
@@ -125,9 +125,7 @@ def generate_queries(
     kind = generator_kind(generator)
     if kind.writes and options.kinds:
         writer = KeptGenerator(writer, options)
-    counter = writer.counter
-    if options.tokenizer is not None:
-        counter = named_counter(options.tokenizer)
+    counter = _passage_counter(writer, options)
     consistency = _consistency_filter(documents, options, device, progress)
     plan = GenerationPlan(
         dataset=_generated_from(collection),
@@ -150,24 +148,19 @@ def generate_queries(
     if kind.writes and shards.missing():
         log.info("%s", describe_costs(generator, reader, writer, options))
     with naming_full_disk(output, shards.describe):
-        with _unless_finished(output):
-            own_shards = [shard for shard in shards.missing() if shard % parts == number - 1]
-            bar = Bar(
-                own_shards,
-                desc="Queries",
-                unit=" shards",
-                disable=not progress or rank() > 0,
-            )
-            do_each(lambda: _write_shards(output, shards, bar, reader, writer, options))
-        missing = len(shards.missing())
-        if missing and not _is_finished(output):
-            log.info(
-                "%s: %d of %d shards are left to other processes", output, missing, shards.count
-            )
-            return UnfinishedGeneration(shards.count, missing)
-        citations = list(kind.citations)
+        own_shards = _own_shards(shards, own_part, progress)
+
+        def write() -> None:
+            with _unless_finished(output):
+                _write_shards(output, shards, own_shards, reader, writer, options)
+
+        do_each(write)
+        unfinished = _left_to_others(output, shards)
+        if unfinished is not None:
+            return unfinished
 
         def finish() -> GenerationRecord:
+            citations = list(kind.citations)
             with working_alone():  # the others wait, and search nothing
                 return _finish(output, shards, collection, plan, options, consistency, citations)
 
@@ -200,6 +193,23 @@ def _generated_from(collection: Collection) -> GeneratedFrom:
     )
 
 
+def _left_to_others(output: Path, shards: QueryShards) -> UnfinishedGeneration | None:
+    """Return how many shards other processes have not finished; None if there is none."""
+    missing = len(shards.missing())
+    if not missing or _is_finished(output):
+        return None
+    log.info("%s: %d of %d shards are left to other processes", output, missing, shards.count)
+    return UnfinishedGeneration(shards.count, missing)
+
+
+def _own_shards(shards: QueryShards, part: tuple[int, int], progress: bool) -> Iterable[int]:
+    """Return the missing shards of a part, with a bar of the first process."""
+    number, parts = part
+    missing = [shard for shard in shards.missing() if shard % parts == number - 1]
+    is_shown = progress and rank() == 0
+    return Bar(missing, desc="Queries", unit=" shards", disable=not is_shown)
+
+
 def named_counter(name: str) -> TokenCounter:
     """Return what counts tokens by a name.
 
@@ -212,6 +222,13 @@ def named_counter(name: str) -> TokenCounter:
     from beir_cocodr.models.checkpoints.loading import model_source
 
     return token_counter(load_tokenizer(model_source(name)))
+
+
+def _passage_counter(writer: Generator, options: GenerationOptions) -> TokenCounter:
+    """Return what counts the tokens of passages: the tokenizer of the options, or the writer's."""
+    if options.tokenizer is not None:
+        return named_counter(options.tokenizer)
+    return writer.counter
 
 
 def _check_device(
