@@ -60,13 +60,13 @@ def test_idro_costs_what_its_products_do(assumed):
     assert added == pytest.approx(flops / 10e12 / 3600, rel=1e-6)
 
 
-def test_generation_takes_one_gpu_and_the_memory_of_its_batch():
+def test_generation_is_shared_by_the_gpus_and_takes_the_memory_of_its_batch():
     line = (
         "generate-queries --dataset {data:msmarco} --generator {model:doc2query} "
         "--per-passage 5 --output {out}"
     )
     one, eight = planned(line, 1), planned(line, 8)
-    assert one.hours == eight.hours
+    assert one.hours == pytest.approx(8 * eight.hours)
     # 1,280 queries of 208 tokens in 12 layers of 768 dimensions: keys and values, held twice.
     held = 2 * 1280 * 208 * 2 * 12 * 768 * 4 / 2**30
     assert held < planned(f"{line} --batch-size 256").gpu_gib < held + 3
