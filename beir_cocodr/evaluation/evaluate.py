@@ -478,8 +478,8 @@ def _check_same_queries(
     for label, queries in answered.items():
         if not queries:
             raise InputError(
-                f"{label} answers none of the {len(judged.qrels)} queries judged in "
-                f"{collection.name} ({collection.split}); give a run of these queries, "
+                f"model {label!r}: the run answers none of the {len(judged.qrels)} queries judged "
+                f"in {collection.name} ({collection.split}); give a run of these queries, "
                 "or the right split"
             )
     for (label, queries), (other, others) in itertools.permutations(answered.items(), 2):

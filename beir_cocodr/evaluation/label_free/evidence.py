@@ -452,8 +452,8 @@ class Gatherer:
         if isinstance(ranker, RunRanker):
             if not ranker.answers(real).any():
                 raise InputError(
-                    f"{name} answers none of the {len(real)} queries that are searched for; give "
-                    "a run of the queries of the collection"
+                    f"model {name!r}: the run answers none of the {len(real)} queries that are "
+                    "searched for; give a run of the queries of the collection"
                 )
             self._pseudo[name] = _PseudoSearch()
             return ranker.search(dict(real), depth)
