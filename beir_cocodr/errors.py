@@ -188,23 +188,23 @@ def check_integer(name: str, value: object, least: int = 1) -> None:
 
 
 def check_characters(name: str, text: str) -> None:
-    """Check that a text has whole characters only, which UTF-8 and tokenizers ask for.
+    """Check that a text contains no unpaired surrogate, which UTF-8 cannot encode.
 
     Args:
         name: what the text is, for the message.
         text: the text.
 
     Raises:
-        InputError: the text has half of a surrogate pair; the message gives its position.
+        InputError: the text contains one; the message gives its position.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        half = text[error.start]
+        surrogate = text[error.start]
         context = text[max(0, error.start - 20) : error.start + 20]
         raise InputError(
-            f"{name} has half a character, {half!r}, at position {error.start}, in {context!r}; "
-            "write the whole character"
+            f"{name} contains an unpaired surrogate, {surrogate!r}, at position {error.start}: "
+            f"{context!r}; write whole characters"
         ) from None
 
 

@@ -297,7 +297,7 @@ class COCODR(SentenceTransformer):
         Texts that lose words are counted in ``texts_cut``, and a warning shows the first.
 
         Raises:
-            InputError: A text has half a character.
+            InputError: A text contains an unpaired surrogate.
         """
         for text in texts:
             if isinstance(text, str):
@@ -332,8 +332,8 @@ class COCODR(SentenceTransformer):
             (Q, d) embeddings.
 
         Raises:
-            InputError: A query is no text or has half a character, or the batch size is no
-                integer from 1.
+            InputError: A query is not a text or contains an unpaired surrogate, or the batch size
+                is not an integer from 1.
         """
         check_integer("batch_size", batch_size)
         texts = [queries] if isinstance(queries, str) else queries
@@ -380,8 +380,8 @@ class COCODR(SentenceTransformer):
             (N, d) embeddings.
 
         Raises:
-            InputError: A document is no mapping or has half a character, or the batch size is no
-                integer from 1.
+            InputError: A document is not a mapping or contains an unpaired surrogate, or the
+                batch size is not an integer from 1.
         """
         if isinstance(corpus, Mapping):
             names = [name for name in ("title", "text") if name in corpus]

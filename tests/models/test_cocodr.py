@@ -86,10 +86,10 @@ def test_beir_names(tiny_bert):
     np.testing.assert_array_equal(tensor.numpy(), model.encode_query(["wing"]))
 
 
-def test_half_a_character_is_named_with_its_position(tiny_bert):
+def test_an_unpaired_surrogate_is_named_with_its_position(tiny_bert):
     model = COCODR(str(tiny_bert))
     half = "wing \ud800 flow"
-    named = r"has half a character, '\\ud800', at position 5"
+    named = r"contains an unpaired surrogate, '\\ud800', at position 5"
     with pytest.raises(InputError, match=f"query 1, .*{named}"):
         model.encode_queries(["wing", half])
     with pytest.raises(InputError, match=f"document 1, .*{named}"):

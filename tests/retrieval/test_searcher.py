@@ -210,7 +210,7 @@ def test_queries_and_depths_of_other_types_are_refused(beir_folder, query, top_k
         Searcher(beir_folder, "bm25").search(query, top_k)
 
 
-def test_half_a_character_in_a_query_is_named_with_its_position(beir_folder, tiny_cosine):
+def test_an_unpaired_surrogate_in_a_query_is_named_with_its_position(beir_folder, tiny_cosine):
     for model in ("bm25", str(tiny_cosine)):
         searcher = Searcher(beir_folder, model)
         named = r"query 'query' .*'\\ud83d', at position 5"
