@@ -230,7 +230,7 @@ class Recording:
         validate = [self.command, "validate", "--dataset=apidocs/numpy"]
         if self.run_command("validate", validate) != 0:
             raise SystemExit("apidocs/numpy cannot be made; see the log above")
-        [corpus] = (self.output / "cache").glob("**/corpus.jsonl")
+        [corpus] = (self.output / "cache").glob("**/numpy-*/corpus.jsonl")
         (piece / "qrels").mkdir(
             parents=True,
             exist_ok=True,
