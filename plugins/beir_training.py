@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -38,6 +37,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.temporary import TemporaryFolder
 
 # Old names of learning-rate schedules to those of transformers.
 _SCHEDULES = {
@@ -408,9 +408,9 @@ class TrainRetriever:
             folder=folder if keeps_best else None,
             callback=callback,
         )
-        with TemporaryDirectory(prefix="beir-cocodr-") as scratch:
+        with TemporaryFolder() as scratch:
             arguments = SentenceTransformerTrainingArguments(
-                **checkpoints.arguments(scratch),
+                **checkpoints.arguments(str(scratch)),
                 **_batch_arguments(objectives, self.batch_size),
                 num_train_epochs=epochs,
                 max_steps=epochs * steps_per_epoch if steps_per_epoch else -1,

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import copy
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mteb
@@ -45,6 +43,7 @@ from beir_cocodr.records import versions
 from beir_cocodr.retrieval.ranking import Ranker, blocks
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.temporary import TemporaryFolder
 
 __all__ = ["DenseSearch", "Encoder", "Search", "from_mteb", "load", "register", "task"]
 
@@ -121,9 +120,7 @@ class Search:
 
     def index(self, corpus: Any, **kwargs: object) -> None:
         """Take a corpus, a ``Dataset`` with id, text and perhaps title."""
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="beir-cocodr-", ignore_cleanup_errors=True
-        )
+        self._folder = TemporaryFolder()
         documents = dataset_documents(corpus)
         with hashed_documents(documents) as hashed:
             self._documents = Documents(documents.table, hashed.content_hash)
@@ -186,7 +183,7 @@ class Search:
         return results
 
     def _ranker(self, documents: Documents, options: SearchOptions) -> Ranker:
-        return Resources(documents, Path(self._folder.name), options).ranker(self.model)
+        return Resources(documents, self._folder.path, options).ranker(self.model)
 
 
 def _query_texts(
@@ -252,7 +249,7 @@ class DenseSearch(Search):
         return Dense(
             model=self.encoder,
             documents=documents,
-            folder=Path(self._folder.name),
+            folder=self._folder.path,
             batch_size=options.batch_size,
             progress=options.shows_progress,
         )

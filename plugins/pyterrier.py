@@ -11,9 +11,7 @@ begins at 0::
     pt.Experiment([bm25, hybrid], topics, qrels, ["ndcg_cut_10"])
 """
 
-import tempfile
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from beir_cocodr.models.spec import SearchOptions, check_device
 from beir_cocodr.retrieval.ranking import Ranking
 from beir_cocodr.retrieval.resolve import resolve_model
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.temporary import TemporaryFolder
 
 __all__ = ["Retriever"]
 
@@ -86,9 +85,9 @@ class Retriever(pt.Transformer):
         self.name = f"Retriever({collection.name}, {spec.name})"
         self.num_results = num_results
         self.text = text
-        folder = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        weakref.finalize(self, folder.cleanup)
-        resources = Resources(self.documents, Path(folder.name), options)
+        folder = TemporaryFolder()
+        weakref.finalize(self, folder.remove)
+        resources = Resources(self.documents, folder.path, options)
         self._ranker = resources.ranker(spec)
         resources.check_stores_used()
 

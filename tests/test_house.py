@@ -37,6 +37,7 @@ SHARED = {
     "arrays": {"errors"},
     "errors": set(),
     "same_run": {"errors"},
+    "temporary": {"errors"},
     "io": {"errors"},
     "run_folder": {"errors", "io", "same_run"},
     "cache": {"errors", "io", "records"},

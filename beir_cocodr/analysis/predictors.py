@@ -11,7 +11,6 @@ chapter 2.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.resolve import Model, resolve_model
+from beir_cocodr.temporary import TemporaryFolder
 
 _NEEDS_WORD_VECTORS = "needs word vectors: --word-vectors trains them"
 
@@ -276,8 +276,8 @@ class WordVectors:
             from gensim.models import Word2Vec
         analyze = Analyzer(analyzer)
         model = Word2Vec(workers=1, seed=seed)
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "terms.txt"
+        with TemporaryFolder() as folder:
+            path = folder / "terms.txt"
             with path.open("w", encoding="utf-8") as file:
                 for text in _texts(documents, text_format):
                     file.write(" ".join(analyze(text)) + "\n")

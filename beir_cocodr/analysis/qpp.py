@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
 from beir_cocodr.records import Report, versions
 from beir_cocodr.retrieval.resolve import Model, resolve_model
+from beir_cocodr.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def _evaluated(
     search: SearchOptions,
 ) -> dict[str, float]:
     # Only the file has the scores in full; the record rounds them.
-    with TemporaryDirectory() as temporary:
+    with TemporaryFolder() as temporary:
         folder = Path(output or temporary)
         record = evaluate(
             model,

@@ -6,7 +6,6 @@ An index looks ids up by their hashes, in 16 bytes each.
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,6 +22,7 @@ from beir_cocodr.data.defects import Repeats
 from beir_cocodr.data.files.folder_facts import FolderFacts
 from beir_cocodr.data.files.readers import Document
 from beir_cocodr.errors import InputError
+from beir_cocodr.temporary import TemporaryFolder
 
 
 def hashes_of(
@@ -500,8 +500,8 @@ def hashed_documents(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator
     if isinstance(corpus, Documents) and corpus.content_hash:
         yield corpus
         return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "corpus.arrow"
+    with TemporaryFolder() as folder:
+        path = folder / "corpus.arrow"
         write_arrow(path, _rows_of_corpus(corpus))
         yield open_corpus(path)
 

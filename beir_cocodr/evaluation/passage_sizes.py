@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from beir_cocodr.records import Json, Record, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
+from beir_cocodr.temporary import TemporaryFolder
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def compare_passages(
             }
             results = results_folder(Path(output), run, options.overwrite)
             folder = stack.enter_context(results)
-        work = Path(stack.enter_context(TemporaryDirectory()))
+        work = stack.enter_context(TemporaryFolder())
         questions = Questions.draw(collection, work, options)
         record = _compare(
             specs,

@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +24,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.temporary import TemporaryFolder
 
 #: The prefix that BEIR's and GPL's loaders expect of generated files.
 QGEN_PREFIX = "qgen"
@@ -129,8 +129,8 @@ class ConsistencyFilter:
 
     @contextmanager
     def _open(self, folder: Path | None) -> Iterator[Ranker]:
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            resources = Resources(self.documents, Path(temporary), self.search)
+        with TemporaryFolder(folder) as temporary:
+            resources = Resources(self.documents, temporary, self.search)
             yield resources.ranker(self.retriever)
 
 

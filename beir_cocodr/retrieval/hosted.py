@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from sentence_transformers.util import load_file_path
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat, readable
-from beir_cocodr.errors import UNFINISHED, InputError
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.checkpoints.integrity import LATE_INTERACTION, SPARSE, check_loaded, loading
 from beir_cocodr.models.checkpoints.loading import load_cross_encoder
 from beir_cocodr.models.cocodr import set_lengths
@@ -28,6 +27,7 @@ from beir_cocodr.progress import in_place
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
+from beir_cocodr.temporary import TemporaryFolder
 
 #: The file in which a folder of sentence-transformers names its class.
 CONFIG = "config_sentence_transformers.json"
@@ -75,8 +75,8 @@ class HostRetriever:
         self.first = first
         self.depth = depth or self.depth
         if folder is None:
-            self._temporary = TemporaryDirectory(prefix=UNFINISHED)  # removed with the ranker
-            folder = Path(self._temporary.name)
+            self._temporary = TemporaryFolder()  # removed with the ranker
+            folder = self._temporary.path
         self.folder = folder
         self.model: Any = self.load(name)
         self.read = readable(self.model.tokenizer, self.model.prompts.values())

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -30,6 +29,7 @@ from beir_cocodr.models.spec import (
 )
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Lexical, Ranker
+from beir_cocodr.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
@@ -89,8 +89,8 @@ class Resources:
         pool: EmbeddingPool | None = None,
     ) -> Iterator[Resources]:
         """Yield resources with a folder below ``parent`` that is removed at the end."""
-        with TemporaryDirectory(dir=parent, prefix=".embeddings-") as folder:
-            yield cls(documents, Path(folder), options, pool=pool)
+        with TemporaryFolder(parent) as folder:
+            yield cls(documents, folder, options, pool=pool)
 
     def spec(self, model: str | ModelSpec) -> ModelSpec:
         """Return the spec of a name, which is parsed once."""

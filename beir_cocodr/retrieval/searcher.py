@@ -1,7 +1,6 @@
 """A corpus and a model that answer typed queries, for a person or a page."""
 
 import copy
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +28,7 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Parts
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from beir_cocodr.retrieval.vectors.corpus_encoder import EncodingClock
@@ -134,11 +134,11 @@ class Searcher:
         if isinstance(collection.source, TextFiles):
             self._files = collection.source
         self.kept = self._kept_folder(collection)
-        work = tempfile.TemporaryDirectory(prefix="beir-cocodr-", ignore_cleanup_errors=True)
-        self._resources = Resources(self.documents, Path(work.name), options, self.kept)
+        work = TemporaryFolder()
+        self._resources = Resources(self.documents, work.path, options, self.kept)
         self.analyzer = Analyzer(self._resources.analyzer)
         # Searchers beside this one share the resources, and may outlive it.
-        weakref.finalize(self._resources, work.cleanup)
+        weakref.finalize(self._resources, work.remove)
         self._ranker = self._resources.ranker(spec)
         self._resources.check_stores_used()
 

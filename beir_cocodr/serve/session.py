@@ -2,12 +2,12 @@
 
 import itertools
 import logging
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
@@ -29,6 +29,7 @@ from beir_cocodr.serve.corpus_watch import CorpusWatch
 from beir_cocodr.serve.file_places import FilePlaces
 from beir_cocodr.serve.learned_columns import LearnedColumns
 from beir_cocodr.serve.shown_verdict import ShownVerdict
+from beir_cocodr.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.compare import CompareOptions
@@ -165,9 +166,7 @@ class Session:
         self._results: dict[str, dict[str, Results]] = {}  # query to model to results
         self._drawn: dict[tuple[str, str], AnnotationCandidate] = {}
         self._gatherer: Gatherer | None = None
-        self._temporary = tempfile.TemporaryDirectory(
-            prefix="beir-cocodr-", ignore_cleanup_errors=True
-        )
+        self._temporary = TemporaryFolder()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._watching = threading.Thread(
             target=self._watch.run, args=(self._take_in_changes, self._stopping), daemon=True
@@ -192,7 +191,7 @@ class Session:
         self._stopping.set()
         self._changed.set()
         self._thread.join(patience)
-        self._temporary.cleanup()
+        self._temporary.remove()
         return not self._thread.is_alive()
 
     def state(self, query: str = "") -> Json:
@@ -433,7 +432,7 @@ class Session:
         with self._reporting:
             if self._matched != self._asked_count():
                 self._gatherer = None
-                self._prepare_verdict(Path(self._temporary.name))
+                self._prepare_verdict(self._temporary.path)
             self._compare(self.report_file.parent)
             write_report(self.report_file.parent, overwrite=True)
 
@@ -523,7 +522,7 @@ class Session:
         try:
             if self._has_asked_many():
                 self._gatherer = None
-            self._prepare_verdict(Path(self._temporary.name))
+            self._prepare_verdict(self._temporary.path)
             self._compare()
         except InputError as error:
             return str(error)
@@ -589,7 +588,7 @@ class Session:
             if asked:
                 collection = with_asked(collection, self._compare_options())
             # A folder of its own, so that the next attempt does not meet the files of a failed one.
-            own_folder = Path(tempfile.mkdtemp(dir=folder))
+            own_folder = Path(mkdtemp(dir=folder))
             self._gatherer = Gatherer(
                 Resources(collection.documents, own_folder, self.options, self._searcher.kept),
                 ready,

@@ -103,7 +103,7 @@ def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
     assert (told["agreement"].queries, told["agreement"].of_the_collection) == (40, True)
     assert told["agreement"].held_words.keys() == {*models, "bm25"}
     assert list(report.seen) == models
-    assert not list(output.glob(".embeddings-*"))
+    assert not list(output.glob(".unfinished-*"))
     lines = (output / "labels_wanted.tsv").read_text().splitlines()
     # Queries come whole, ten documents each.
     assert len(lines) == 1 + len(report.labels_wanted.pairs) == 51

@@ -34,7 +34,7 @@ def test_results_say_what_the_numbers_depend_on(report, beir_folder):
     assert found.models["bm25"].retrieval["analyzer"] == "english"
     assert dense.versions["torch"]
     assert len(found.comparisons) == 3 * 3
-    assert not list(output.glob(".embeddings-*"))
+    assert not list(output.glob(".unfinished-*"))
     assert EvaluationRecord.read(output / "results.json") == found
 
 

@@ -5,7 +5,6 @@ that of ``compare``.
 import json
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -205,9 +204,9 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(
     monkeypatch.setattr(session, "_prepare_verdict", prepare)
     session.start()
     assert began.wait(60)
-    assert Path(session._temporary.name).is_dir()
+    assert session._temporary.path.is_dir()
     assert not session.stop(0.01)
-    assert not Path(session._temporary.name).exists()
+    assert not session._temporary.path.exists()
     goes_on.set()
     assert session.stop()
 
@@ -224,7 +223,7 @@ def test_why_there_is_no_verdict_is_named_each_time(
         column.searcher = session._searcher
     for _ in range(2):
         with pytest.raises(InputError, match="is damaged"):
-            session._prepare_verdict(Path(session._temporary.name))
+            session._prepare_verdict(session._temporary.path)
 
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):

@@ -1,7 +1,6 @@
 """Exact search with one encoder: a corpus is encoded once, in memory or in a store."""
 
 import logging
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,7 +14,6 @@ import torch
 from beir_cocodr.arrays import Floats
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import gather
-from beir_cocodr.errors import UNFINISHED
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
@@ -35,6 +33,7 @@ from beir_cocodr.retrieval.vectors.corpus_encoder import (
 )
 from beir_cocodr.retrieval.vectors.moments import Moments
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
+from beir_cocodr.temporary import TemporaryFolder
 
 #: Bytes of embeddings that are held in memory; those of a larger corpus go to a store on disk.
 IN_MEMORY = 256 << 20
@@ -74,8 +73,8 @@ class EmbeddingPool:
     @contextmanager
     def temporary(cls, folder: Path) -> Iterator["EmbeddingPool"]:
         """Yield a pool whose stores lie in a new folder below ``folder``, removed at the end."""
-        with tempfile.TemporaryDirectory(dir=folder, prefix=UNFINISHED) as work:
-            yield cls(Path(work))
+        with TemporaryFolder(folder) as work:
+            yield cls(work)
 
     def of(self, model: COCODR, documents: Documents) -> Embeddings:
         """Return the embeddings of a corpus by an encoder."""

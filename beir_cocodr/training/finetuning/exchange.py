@@ -1,7 +1,6 @@
 """Labelled queries in the forms of GPL, Tevatron and sentence-transformers, written and read."""
 
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from beir_cocodr.io import cache_folder, draft_folder, files_below, write_jsonl,
 from beir_cocodr.models.spec import Options, SearchOptions, check_device, option
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.temporary import TemporaryFolder
 from beir_cocodr.training.hard_negatives.bm25_negatives import (
     check_negatives,
     relevant_rows,
@@ -131,8 +131,8 @@ def retrieved_negatives(
     deepest = depth + max(len(rows) for rows in positives.values())
     queries = {query: collection.queries[query] for query in positives}
     negatives: dict[str, dict[str, Ints]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        resources = Resources(collection.documents, Path(folder), search)
+    with TemporaryFolder() as folder:
+        resources = Resources(collection.documents, folder, search)
         for model in models:
             ranking = resources.ranker(model).search(queries, deepest)
             others: dict[str, Ints] = {}
@@ -305,9 +305,9 @@ def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Negatives]]:
     """
     training = _TevatronFile(path)
     # In the cache, so that what is made of it links to nothing that is deleted.
-    with tempfile.TemporaryDirectory(dir=cache_folder("exchange")) as name:
-        corpus = Path(name) / "corpus.jsonl"
-        folder = Path(name) / "beir"
+    with TemporaryFolder(cache_folder("exchange")) as root:
+        corpus = root / "corpus.jsonl"
+        folder = root / "beir"
         write_jsonl(corpus, training.passages())
         grades: dict[str, dict[str, int]] = {}
         for query, ids in training.positives.items():
@@ -317,7 +317,7 @@ def reading_tevatron(path: Path) -> Iterator[tuple[Collection, Negatives]]:
             corpus=corpus,
             queries=training.queries,
             splits={"train": grades},
-            root=Path(name),
+            root=root,
         )
         collection = load_collection(folder, "train")
         rows: dict[str, Ints] = {}

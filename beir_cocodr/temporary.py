@@ -1,0 +1,155 @@
+"""Temporary folders, which are removed although the process that made them was killed.
+
+Each has a file that its process holds locked as long as it runs. The next process that makes one in
+the same place removes those whose lock nobody holds any more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from beir_cocodr.errors import UNFINISHED, naming_full_disk
+
+try:
+    import fcntl
+except ImportError:  # Windows: such folders are removed only by the process that made them
+    fcntl = None  # type: ignore[assignment]
+
+#: The beginning of the names of our folders in the system's folder for temporary files.
+PREFIX = "beir-cocodr-"
+
+_LOCK = "in-use"
+_CONTENT = "content"
+
+# The folders of this process: a network drive may grant a process the lock that it has already.
+_OWN: set[str] = set()
+
+
+class TemporaryFolder:
+    """A folder that exists as long as this object, and no longer than its process.
+
+    A process that was forked from this one holds the folder too, but never removes it.
+
+    Args:
+        parent: the folder in which it is made; None is the system's folder for temporary files.
+
+    Attributes:
+        path: the folder, which is empty at first.
+
+    Example:
+        >>> with TemporaryFolder() as folder:
+        ...     size = (folder / "notes.txt").write_text("wing")
+        >>> folder.exists()
+        False
+    """
+
+    def __init__(self, parent: Path | None = None) -> None:
+        """Remove the folders of dead processes, and make one."""
+        place = Path(tempfile.gettempdir()) if parent is None else parent
+        prefix = PREFIX if parent is None else UNFINISHED
+        remove_dead_folders(place, prefix)
+        with naming_full_disk(place):
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).absolute()
+            _OWN.add(str(folder))
+            lock = _hold(folder)
+            self._finalizer = weakref.finalize(self, _end, folder, lock, os.getpid())
+            self.path = folder / _CONTENT
+            self.path.mkdir()
+
+    def remove(self) -> None:
+        """Remove the folder now."""
+        self._finalizer()
+
+    def __enter__(self) -> Path:
+        """Return the folder, which exists within the block."""
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        """Remove the folder."""
+        self.remove()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """Make a new, empty folder of a copy, which is removed with the copy."""
+        return type(self), ()
+
+
+def remove_dead_folders(place: Path, prefix: str = PREFIX) -> None:
+    """Remove the folders that killed processes left; whatever cannot be locked is left alone.
+
+    Args:
+        place: the folder in which they were made.
+        prefix: the beginning of their names.
+    """
+    if fcntl is None:
+        return
+    with suppress(OSError):
+        for folder in place.absolute().glob(f"{prefix}*"):
+            if str(folder) not in _OWN:
+                with suppress(OSError):  # another process was faster, or it is not ours
+                    _remove_if_dead(folder)
+
+
+def _remove_if_dead(folder: Path) -> None:
+    """Remove a folder unless a process holds its lock."""
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Meanwhile another process may have removed the folder that this lock belonged to.
+        if os.path.samestat(os.fstat(lock), (folder / _LOCK).stat()):
+            _remove(folder)
+    finally:
+        os.close(lock)
+
+
+def _hold(folder: Path) -> int | None:
+    """Lock a new folder until this process ends, and return the file that is to be kept open.
+
+    The file takes its name once it is locked: under this name it is never seen without a process.
+
+    Returns:
+        The descriptor; None where the file system cannot lock.
+    """
+    if fcntl is None:
+        return None
+    with suppress(OSError):
+        draft = folder / f"{_LOCK}.new"
+        lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            draft.rename(folder / _LOCK)
+        except OSError:
+            os.close(lock)
+            raise
+        return lock
+    return None
+
+
+def _end(folder: Path, lock: int | None, process: int) -> None:
+    """Remove a folder if this is the process that made it, and let its lock go."""
+    if os.getpid() == process:
+        _remove(folder)
+        _OWN.discard(str(folder))
+    if lock is not None:
+        os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its lock last: whoever is killed here leaves the rest to the next."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name == _LOCK:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        (folder / _LOCK).unlink(missing_ok=True)
+        folder.rmdir()
