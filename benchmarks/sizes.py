@@ -122,7 +122,7 @@ def markdown(results: dict[str, Any]) -> str:
     ]
     for extra, purpose in EXTRAS.items():
         rows.append([f"`{extra}`", purpose, f"+ {without['extras'][extra]:,} MB"])
-    return markdown_table(["extra", "what it brings", "on disk"], rows)
+    return markdown_table(["extra", "what it adds", "on disk"], rows)
 
 
 def _gigabytes(size: float) -> str:

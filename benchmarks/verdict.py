@@ -51,10 +51,13 @@ from fitting.summaries import (
     share,
     summarize,
 )
-from harness.page import markdown_table
+from harness.page import Marks, markdown_table
 from harness.script import add_work, option_parser, origin, settings_of, write_results
 
 from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, GIVEN_QUERIES
+
+#: Around the table of aims on docs/results.md.
+AIM_MARKS = Marks("<!-- aims -->", "<!-- end of aims -->")
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,30 @@ def _marked(aim: Mapping[str, Any]) -> str:
     return f"{aim['value']:.3f}{mark}"
 
 
+def aims_table(results: Mapping[str, Any]) -> str:
+    """Return the table of docs/results.md: each aim, what was measured, and whether it is met."""
+    rows = []
+    for aims in zip(*(results[regime]["aims"] for regime in REGIMES), strict=True):
+        row = [aims[0]["name"], _wanted(aims[0])]
+        for aim in aims:
+            row += [_measured(aim), "yes" if aim["met"] else "no"]
+        rows.append(row)
+    return markdown_table(["", "aim", "with queries", "met?", "corpus alone", "met?"], rows)
+
+
+def _wanted(aim: Mapping[str, Any]) -> str:
+    """Return the range of an aim in words."""
+    if aim["high"] == 1.0:
+        return f"at least {aim['low']:.3g}"
+    if aim["low"] == 0.0:
+        return f"at most {aim['high']:.3g}"
+    return f"{aim['low']:.3g} to {aim['high']:.3g}"
+
+
+def _measured(aim: Mapping[str, Any]) -> str:
+    return "none decided" if aim["value"] is None else f"{aim['value']:.3f}"
+
+
 def documented(results: Mapping[str, Any]) -> str:
     """Return the tables of docs/verdicts.md."""
     rows = []
@@ -383,6 +410,7 @@ def main() -> None:
     calibration_of(by_regime, corpora, left_out[GIVEN_QUERIES]).write(options.calibration)
     print(describe(results))
     print(documented(results))
+    print(aims_table(results))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def tables() -> dict[str, str]:
 
 def _with_inputs(kinds: Mapping[str, Row], labels: str) -> str:
     """Return the table of kinds that are trained with, with the columns that they take."""
-    header = ["name", "inputs", "labels", "what it does", "its own options", "paper"]
+    header = ["name", "inputs", "labels", "what it does", "options", "paper"]
     rows = []
     for name, row in kinds.items():
         inputs = [f"{column} ({task})" for column, task in row.columns.items()]
@@ -57,7 +57,7 @@ def _without_inputs(kinds: Mapping[str, Row], meaning: str) -> str:
     rows = []
     for name, row in kinds.items():
         rows.append([f"`{name}`", row.help, _options(row.options), _papers(row.citations)])
-    return _table(["name", meaning, "its own options", "paper"], rows)
+    return _table(["name", meaning, "options", "paper"], rows)
 
 
 def _options(options: type | None) -> str:

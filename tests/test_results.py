@@ -95,7 +95,7 @@ def test_the_tables_of_adaptation_are_what_the_benchmark_wrote():
     large = published["table1"]["scores"]["nfcorpus"]["coco-dr-large"]
     short = " ".join(README.split())
     for figure in (means["dense"], means["fuse, feedback"], large):
-        assert f"{figure:.3f}" in short.split("NFCorpus of BEIR")[1].split(". ")[0]
+        assert f"{figure:.3f}" in short.split("BEIR's NFCorpus")[1].split(". ")[0]
     new = results["encoders"]["minilm"]["groups"]["new"]
     for label in ("dense", "fuse, feedback"):
         assert f"{new[label]['mean']:.3f}" in short.split("nine collections that had no part")[1]
@@ -241,13 +241,15 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     for regime in script.REGIMES:
         summary = results[regime]["all"]
         counts = summary["counts"]
-        assert f"hold {counts['covered'] / counts['pairs']:.0%} of {counts['pairs']} pairs" in text
+        held = f"{counts['covered'] / counts['pairs']:.0%}"
+        assert f"hold in {held} of {counts['pairs']} pairs" in text
         assert f"{summary['width']:.2f} wide" in text
         assert f"right in {counts['right']} of {counts['decided']} decided pairs" in text
         decided = f"{counts['very_large_decided']} of the {counts['very_large']} pairs"
-        assert f"decides {decided} that labels tell apart by more than 0.05" in text
+        assert f"decides {decided} whose labels differ by more than 0.05" in text
         missed = [aim for aim in results[regime]["aims"] if not aim["met"]]
         assert f"{len(missed)} of {len(results[regime]['aims'])} aims are missed" in text
+    assert script.AIM_MARKS.read(PAGE) == script.aims_table(results)
     short = " ".join(README.split())
     summary = results["given queries"]["all"]
     share = summary["counts"]["covered"] / summary["counts"]["pairs"]
@@ -343,7 +345,7 @@ def test_the_figures_of_judges_are_in_a_results_file():
         agreement = model["agreement"]
         assert f"Its kappa is {agreement['kappa']:.2f} (relevant or not)" in text
         assert f"{agreement['kappa_quadratic']:.2f} (grades, quadratic weights)" in text
-        assert f"correlate with the labels by {model['correlation']:.2f}" in text
+        assert f"correlation of its grades with the labels is {model['correlation']:.2f}" in text
         assert f"calls {agreement['relevant_by_judge']:.0%} of the passages relevant" in text
         assert f"labels call {agreement['relevant_by_labels']:.0%} relevant" in text
         assert f"({agreement['pairs']} pairs," in text
@@ -419,8 +421,8 @@ def test_the_figures_of_fusing_a_large_corpus_are_in_a_results_file():
         del steps["read"]
         seconds.append(sum(step["processor_seconds"] for step in steps.values()))
         peaks.append(max(step["peak_mib"] for step in steps.values()))
-    small = f"{seconds[0]:.0f} processor seconds of 100,000 documents"
-    assert f"{small} and {seconds[1]:.0f} of 1,000,000" in text
+    small = f"{seconds[0]:.0f} processor seconds for 100,000 documents"
+    assert f"{small} and {seconds[1]:.0f} for 1,000,000" in text
     assert f"{peaks[0]:,} and {peaks[1]:,} MiB at most" in text
     assert f"{runs[1_000_000]['unknown_share']:.1%} of all occurrences" in text
 
@@ -512,7 +514,7 @@ def test_the_figures_of_late_interaction_are_in_a_results_file():
         )
         in text
     )
-    assert "hold {recall@10:.0%} and {recall@100:.0%}".format(**bm25) in text
+    assert "contain {recall@10:.0%} and {recall@100:.0%}".format(**bm25) in text
     seconds = (trained["seconds_a_query"][name] for name in names[:2])
     assert "{:.3f} seconds with the index and {:.3f} over all documents".format(*seconds) in text
     for name in ("inverted lists", "whole matrix"):
@@ -560,8 +562,9 @@ def test_the_figures_of_many_clients_are_in_a_results_file():
     assert results["logged"] == many["judged"]
     assert f"a load of {results['settings']['load_of_machine']}" in text
     assert f"{few['answers']:,} searches" in text
-    assert f"{few['per_second']} a second, {few['processor_ms']} processor milliseconds" in text
-    assert f"all {many['answers']:,} requests" in text
+    speed = f"{few['per_second']} a second, with {few['processor_ms']} processor milliseconds"
+    assert speed in text
+    assert f"all {many['answers']:,} requests were answered" in text
     assert f"95% within {many['p95_ms'] / 1000:.1f} and the longest in" in text
     assert f"longest in {many['longest_ms'] / 1000:.1f}; all {many['judged']} judgements" in text
     mebibytes = [round(memory[name]) for name in ("before", "after_clients", "peak")]

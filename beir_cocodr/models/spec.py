@@ -188,7 +188,7 @@ FUSIONS: dict[str, Fusion] = {
     ),
     "vector": Fusion(
         build="beir_cocodr.retrieval.hybrid.fuse:FittedVector",
-        help="the hybrid encoder that fuse makes of M, fitted when it is first searched",
+        help="the hybrid encoder that fuse makes from M, fitted when it is first searched",
         weighted=True,
         lucene=False,
         calibration_kind=HYBRID,

@@ -74,7 +74,7 @@ class Marks:
     end: str
 
     def read(self, text: str) -> str:
-        """Return what stands between the marks in the text of a page."""
+        """Return the text between the marks of a page."""
         return text.split(self.start)[1].split(self.end)[0].strip()
 
     def write(self, page: Path, table: str) -> None:

@@ -99,7 +99,7 @@ def test_it_is_evaluated_compared_and_searched_as_any_other(distinct, engine, tm
     assert (pair.verdict, pair.distance) == ("no difference", 0)
     assert comparison.retrieval[name]["ids"] == "hits.hits[]._id"
     [crops] = [one for one in pair.estimates if one.estimator == "held-out crops"]
-    assert crops.remark == f"{name} cannot be asked held-out crops"
+    assert crops.remark == f"{name} cannot be queried with held-out crops"
 
 
 def test_a_fusion_of_an_engine_is_reranked(distinct, engine, tiny_cross):

@@ -55,7 +55,7 @@ class DerivedQueries(Estimator):
         a: str,
         b: str,
     ) -> tuple[Doubles, Doubles]:
-        """Return the nDCG@10 on these queries; none of either if one model cannot be asked."""
+        """Return the nDCG@10 on these queries; none of either if one model cannot be queried."""
         scores = self.scores_of(evidence)
         if a in scores and b in scores:
             return scores[a], scores[b]
@@ -71,7 +71,7 @@ class DerivedQueries(Estimator):
         scores = self.scores_of(evidence)
         silent = [model for model in (a, b) if model not in scores]
         if silent:
-            return f"{' and '.join(silent)} cannot be asked {self.name}"
+            return f"{' and '.join(silent)} cannot be queried with {self.name}"
         for practice, models in self.practised(evidence).items():
             objection = _rehearsal(scores, models, practice, a, b)
             if objection:
@@ -174,10 +174,10 @@ class AgreementWithBM25(Estimator):
         """Return why models of different kinds cannot be compared: BM25 agrees with itself."""
         kind = evidence.kinds[a]
         if kind is None:
-            return f"it is not known how {a} is made of BM25"
+            return f"it is not known how {a} uses BM25"
         if kind == evidence.kinds[b]:
             return ""
-        return "one of the two is made of BM25, or they are made of it in different ways"
+        return "one of the two uses BM25, or they use it in different ways"
 
     def features(
         self,

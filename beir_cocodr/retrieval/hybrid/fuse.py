@@ -300,7 +300,7 @@ def _details(
 
 
 class FittedVector:
-    """The hybrid encoder that :func:`fuse` makes of an encoder, fitted when it is first searched.
+    """The hybrid encoder that :func:`fuse` makes from an encoder, fitted when it is first searched.
 
     Nothing is saved: it shows what a hybrid encoder would find before one is made. The lexical part
     is chosen by crops of the corpus alone.

@@ -68,7 +68,7 @@ def test_a_black_box_is_asked_everything_except_crops(collection, engine, clean,
     asked = by_estimator(estimate_pair(evidence, "bm25", "encoder"))
     crops = estimates[CROPS]
     assert (crops.applies, crops.queries, crops.difference) == (False, 0, None)
-    assert crops.remark == "engine cannot be asked held-out crops"
+    assert crops.remark == "engine cannot be queried with held-out crops"
     assert estimates[GENERATED].difference == asked[GENERATED].difference
     assert estimates[GENERATED].applies
     assert estimates[WITH_FUSION].queries == 40
@@ -107,8 +107,8 @@ def test_a_run_is_judged_on_the_queries_that_it_answers(collection, half, clean,
     assert name not in evidence.crops
     assert name not in evidence.generated
     estimates = by_estimator(estimate_pair(evidence, name, "encoder"))
-    assert estimates[CROPS].remark == f"{name} cannot be asked held-out crops"
-    assert estimates[GENERATED].remark == f"{name} cannot be asked generated queries"
+    assert estimates[CROPS].remark == f"{name} cannot be queried with held-out crops"
+    assert estimates[GENERATED].remark == f"{name} cannot be queried with generated queries"
     # Half of 40 queries; on those the run is what the engine answers.
     fusion = estimates[WITH_FUSION]
     assert fusion.queries == 20
