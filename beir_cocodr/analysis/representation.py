@@ -243,7 +243,7 @@ class SpanMeasures:
         )
 
     def change(self, before: SpanMeasures, comparable: bool) -> SpanChange:
-        """Return the differences to another model on the same pairs, in the same batches.
+        """Return the differences from another model on the same pairs, in the same batches.
 
         Args:
             before: the measures of the other model.

@@ -277,7 +277,7 @@ def shift(
         results: results.json files of ``evaluate`` over targets. With them, the scores of every
             model are correlated with the similarities.
         measure: of the results.
-        baseline: a model in the results; scores are then differences to its own, as in Figure 2
+        baseline: a model in the results; scores are then differences from its own, as in Figure 2
             (where it is BM25).
 
     Raises:

@@ -344,13 +344,13 @@ class PairVerdict(_Comparison):
     def describe_precedent(self) -> str:
         """Return how often models such as b were better, as the end of a sentence."""
         if self.precedent is None or not self.precedent.collections:
-            return ", by the evidence of this corpus alone"
+            return ", on the evidence of this corpus alone"
         precedent = self.precedent
         count = f"{precedent.better} of {precedent.collections} labelled collections"
         if precedent.average > 0:
             return f": in {count} it was better, by {precedent.average:.2f} on average"
         return (
-            f" here, by the evidence of this corpus: in only {count} it was better, and "
+            f" here, on the evidence of this corpus: in only {count} it was better, and "
             f"{-precedent.average:.2f} worse on average"
         )
 

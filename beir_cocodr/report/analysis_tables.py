@@ -136,7 +136,7 @@ def _representation_notes(report: Representation) -> Iterator[str]:
     for dataset, corpus in report.datasets.items():
         batches = f"{corpus.batches} batches of {corpus.batch_size} documents"
         yield (
-            f"{dataset}: contrastive loss over {batches}; by chance it is "
+            f"{dataset}: contrastive loss over {batches}; at chance level it is "
             f"{corpus.loss_of_chance:.4f}"
         )
         if corpus.left_over:
@@ -242,11 +242,11 @@ def _shift_correlations(report: Shift) -> Table:
 def _shift_notes(report: Shift) -> Iterator[str]:
     for record in (report.source, *report.targets):
         if not record.queries:
-            yield f"{record.dataset} has no queries, so query types have no similarity"
+            yield f"{record.dataset} has no queries, so its query types cannot be compared"
         elif record.split is None:
             yield f"{record.dataset}: the queries of all splits"
     if report.baseline:
-        yield f"scores are differences to {report.baseline}"
+        yield f"scores are differences from {report.baseline}"
 
 
 def source_clusters_tables(report: SourceClusters) -> list[Table]:
@@ -367,7 +367,7 @@ def _similar_pairs(report: Overlap) -> Table:
     for row in pairs[:_PAIRS]:
         training_text = escape(row.training_text or "–")
         rows.append([escape(row.text), training_text, f"{row.similarity:.3f}"])
-    note = f"the {_PAIRS} most similar of {len(pairs):,}; --json or --output has all"
+    note = f"the {_PAIRS} most similar of {len(pairs):,}; --json or --output gives all"
     return make_table(
         f"nearest training queries by {kind}: mean {nearest.mean:.3f}, "
         f"median {nearest.median:.3f}, {nearest.least:.3f} to {nearest.most:.3f}",
@@ -455,7 +455,7 @@ def resample_tables(manifest: Manifest) -> list[Table]:
     notes = [
         "labels ≥ g: test queries with a passage of at least grade g that is relevant in training; "
         "similarity: cosine to the nearest training query",
-        "ids in ir_datasets, after beir_cocodr.plugins.irds.register(), are such as "
+        "an id in ir_datasets, after beir_cocodr.plugins.irds.register(), is for example "
         f"{escape(manifest.sets[0].id)}",
     ]
     if not manifest.same_corpus:

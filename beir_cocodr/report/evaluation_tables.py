@@ -58,7 +58,7 @@ def evaluation_table(record: EvaluationRecord) -> Table:
 
 
 def evaluation_tables(record: EvaluationRecord) -> list[Table]:
-    """Return figures, paired tests, and figures by the judgements of a file alone."""
+    """Return figures, paired tests, and figures from the judgements of a file alone."""
     tables = [evaluation_table(record)]
     if record.comparisons:
         rows = [[test.measure, test.a, test.b, *_test_cells(test)] for test in record.comparisons]
@@ -75,7 +75,7 @@ def evaluation_tables(record: EvaluationRecord) -> list[Table]:
 
 
 def few_labels_table(few: FewLabels) -> Table:
-    """Return models by judged queries alone, each against the reference."""
+    """Return models by the judged queries alone, each against the reference."""
     rows = []
     for model, value in few.values.items():
         unjudged = few.unjudged[model]
@@ -92,10 +92,13 @@ def few_labels_table(few: FewLabels) -> Table:
         f"against {few.reference}",
         "90%",
         "more queries to decide",
-        "unjudged of ten",
+        "unjudged in top ten",
     ]
-    notes = [*few.describe(), "The intervals hold together for all numbers of judged queries."]
-    title = f"by {few.queries} judged queries alone"
+    notes = [
+        *few.describe(),
+        "The intervals hold simultaneously for every number of judged queries.",
+    ]
+    title = f"from {few.queries} judged queries alone"
     return make_table(title, ["model"], columns, rows, notes)
 
 
@@ -145,15 +148,15 @@ def fusion_table(record: TrainingRecord) -> Table:
         f"{size:,} in {precision}" for precision, size in details.bytes_per_document.items()
     )
     notes = [
-        "agreement: the share of the exact fusion's ten best documents that are among the "
+        "agreement: share of the exact fusion's ten best documents that are among the "
         "encoder's ten best, on crops and the collection's queries",
         f"bytes per document: {sizes}; projection of {details.terms:,} terms: "
         f"{details.projection_bytes:,} bytes",
     ]
     if details.terms_left_out:
         notes.append(
-            f"{details.terms_left_out:,} rarer terms are left out, which are "
-            f"{details.unknown_share:.1%} of all occurrences"
+            f"{details.terms_left_out:,} rarer terms, {details.unknown_share:.1%} of all "
+            "occurrences, are left out"
         )
     reason = record.options.get("weight_reason")
     if reason:
@@ -226,7 +229,7 @@ def adaptation_table(
         ["model", "against", "verdict"],
         ["nDCG@10", "90%", "P(better)", *estimators],
         rows,
-        ["estimates: differences; in brackets: does not count for this pair"],
+        ["estimates are differences; one in brackets does not count for this pair"],
     )
 
 
@@ -398,7 +401,7 @@ def _differences(record: ParityRecord) -> Table:
     else:
         note = "not every difference is explained: see 'unexplained'"
     table = make_table(
-        "differences to ir-measures, each cause applied after those above it",
+        "differences from ir-measures, each cause applied after those above it",
         ["measure", "tool", "cause"],
         ["queries", "changed", "before", "after", "effect"],
         notes=[note],

@@ -66,7 +66,7 @@ _TERMS = {
     "calibration",
     r"Estimated nDCG@10": "expected difference, estimated without labels, with its 90% interval",
     r"Share of the prior": "share of the estimate that rests on what usually wins on labelled "
-    "collections, and not on evidence of this corpus",
+    "collections, and not on evidence from this corpus",
     r"Held-out crops": "a passage is cut out of a document and must retrieve the rest of it",
     r"Generated queries": "queries generated from a document must retrieve it",
     r"(?i:agreement.*)": "how far the rankings of the two models agree",
@@ -147,7 +147,7 @@ def interval_or_words(test: PairedTest) -> str:
         return span(test.interval)
     if not test.wins and not test.losses:
         return "all tied"
-    return "" if test.interval is None else "within chance"
+    return "" if test.interval is None else "not significant"
 
 
 def format_number(value: float | None, form: str = ".2f") -> str:

@@ -374,7 +374,7 @@ def test_the_command_prints_and_writes_the_report(
         "ℓ_align",
         "ℓ_uniform",
         "reduction",
-        "by chance it is 2.9444",
+        "at chance level it is 2.9444",
         "4 documents fill no batch",
     ):
         assert told in out

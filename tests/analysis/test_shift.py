@@ -323,8 +323,8 @@ def test_the_table_has_all_rows_and_notes(capsys, judged, tmp_path):
     status, out, _ = run(capsys, "--source", source, *several, *results, "--baseline", "bm25")
     assert status == 0
     told = " ".join(out.split())
-    assert "has no queries, so query types have no similarity" in told
-    assert "scores are differences to bm25" in told
+    assert "has no queries, so its query types cannot be compared" in told
+    assert "scores are differences from bm25" in told
     for name in ("declarative", "yes/no", "Pearson r", "Kendall"):
         assert name in told
 

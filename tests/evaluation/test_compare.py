@@ -427,10 +427,10 @@ def test_what_was_wanted_is_judged_and_read_back(
         )
     record = ComparisonRecord.from_json(found, "stdout")
     headline = label_free_headline(record, {model: model for model in record.models})
-    assert headline.sentence.startswith("By 4 judged queries and estimates")
+    assert headline.sentence.startswith("According to 4 judged queries and estimates")
     assert any("40 documents are judged" in note for note in headline.notes)
     print_tables(*verdict_tables(record))
-    assert "by 4 judged queries alone" in " ".join(capsys.readouterr().out.split())
+    assert "from 4 judged queries alone" in " ".join(capsys.readouterr().out.split())
 
 
 def test_one_encoder_stands_for_all_its_uses(distinct, clean, tmp_path):

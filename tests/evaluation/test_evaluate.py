@@ -197,7 +197,7 @@ def test_a_file_of_judgements_judges_in_place_of_labels(
     assert (few.queries, few.drawn) == (16, False)
     low, high = few.pairs[str(tiny_bert)]["bm25"].interval
     assert low < few.values["bm25"] - few.values[str(tiny_bert)] < high
-    assert "by 16 judged queries alone" in " ".join(capsys.readouterr().out.split())
+    assert "from 16 judged queries alone" in " ".join(capsys.readouterr().out.split())
     qrels.write_text("q0 0 d1\n")
     with pytest.raises(SystemExit) as status:
         main([*arguments, "--judgements", str(qrels), "--output", str(tmp_path / "p")])

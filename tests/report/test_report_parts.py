@@ -168,7 +168,7 @@ def test_cluster_weights_that_never_move_can_be_drawn():
     lines = [ClusterWeights(step, [0.125] * 8) for step in (10, 20)]
     weights, heat = cluster_pictures("c", "same", lines)
     assert "8 clusters" in weights.caption
-    assert "All weights are equal all the time" in heat.caption
+    assert "All weights stay equal throughout" in heat.caption
     assert len(cluster_pictures("c", "one line", lines[:1])) == 1
     assert len(cluster_pictures("c", "few", [ClusterWeights(1, [0.4, 0.6])] * 2)) == 1
 

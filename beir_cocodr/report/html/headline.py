@@ -207,15 +207,15 @@ def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
     compare = ["beir-cocodr", "compare", *models, "--dataset", dataset]
     folder = output.folder.resolve()
     table = output.folder / LABELS_FILE
-    text = "Judge on a page, by the first command. "
+    text = "Judge pairs on a page with the first command. "
     commands = [serve]
     if table.is_file():
-        text += f"Or fill {_column_of(table)}"
+        text += f"Or fill in {_column_of(table)}"
     else:
         asked = folder.with_name(f"{folder.name}-asked")
         table = asked / LABELS_FILE
         commands.append([*compare, "--no-labels", "--output", str(asked)])
-        text += f"Or write a table by the second command, and fill {_column_of(table)}"
+        text += f"Or write a table with the second command, and fill in {_column_of(table)}"
     judged = folder.with_name(f"{folder.name}-judged")
     commands.append([*compare, "--judgements", str(table), "--output", str(judged)])
     return Advice(
@@ -424,11 +424,13 @@ def _label_free_sentence(pair: PairVerdict, names: Names, collection: str, way: 
         answer = _with_names(pair.answer, names)
         if way == WITHOUT_LABELS:
             return f"{answer}."
-        return f"By {way} there is {answer[0].lower()}{answer[1:]}."
+        return f"According to {way}, there is {answer[0].lower()}{answer[1:]}."
     if pair.verdict == NO_DIFFERENCE:
-        verdict = f"By {way}, {b} is as good as {a} on {collection} for all practical purposes"
+        verdict = (
+            f"According to {way}, {b} is as good as {a} on {collection} for all practical purposes"
+        )
     else:
-        verdict = f"By {way}, {b} is {pair.verdict} than {a} on {collection}"
+        verdict = f"According to {way}, {b} is {pair.verdict} than {a} on {collection}"
     expected = f"{signed(pair.estimate)} nDCG@10 is expected"
     interval = f"90% interval {span(pair.interval)}"
     return f"{verdict}: {expected}, {interval}."

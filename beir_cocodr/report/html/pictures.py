@@ -296,7 +296,7 @@ def _strongest(ratio: float) -> str:
         ratio: the largest absolute logarithm of a weight divided by the equal weight.
     """
     if ratio < 1e-9:
-        return "All weights are equal all the time."
+        return "All weights stay equal throughout."
     factor = float(np.exp(ratio))
     if factor < 1.1:
         strongest = f"{factor - 1:.2%} above or below the equal weight"
@@ -426,7 +426,7 @@ _VERDICT_COLOURS = {"better": BETTER, "worse": WORSE, "cannot tell": MUTED}
 
 
 def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Picture | None:
-    """Draw every model's difference to the reference, if there are at least two."""
+    """Draw every model's difference from the reference, if there are at least two."""
     tests = {}
     for label in evaluation.results.models:
         test = evaluation.test(evaluation.reference, label, family=USE)
@@ -470,7 +470,7 @@ def interval_picture(evaluation: LabelledEvaluation, names: Mapping[str, str]) -
     )
     return picture(
         name="intervals",
-        title=f"Differences to {names[evaluation.reference]}, {evaluation.measure}",
+        title=f"Differences from {names[evaluation.reference]}, {evaluation.measure}",
         caption=caption,
         height=0.75 + 0.27 * rows,
         draw=draw,
@@ -583,7 +583,7 @@ def reliability_picture(calibration: Calibration) -> Picture | None:
     caption = (
         f"{pairs:,} pairs of models on {len(calibration.collections)} labelled collections and "
         "parts of them, each estimated by a model fitted without its collection. On the line, the "
-        "estimated chance is the observed share."
+        "estimated chance equals the observed share."
     )
     return picture(
         name="reliability",

@@ -165,7 +165,7 @@ def _cluster_weights(file: Path) -> list[ClusterWeights]:
             line = ClusterWeights.from_json(parse_json(text), file)
             first = lines[0] if lines else line
             if not line.weights or len(line.weights) != len(first.weights):
-                raise ValueError("another number of clusters than in the line before")
+                raise ValueError("the number of clusters is not that of the line before")
         lines.append(line)
     return lines
 
@@ -187,7 +187,7 @@ def _curves(file: Path) -> list[CurvePoint]:
     with explained(problem, "train again", KeyError, ValueError, TypeError, AttributeError):
         points = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(points, list):
-            raise TypeError("it holds no list")
+            raise TypeError("it contains no list")
         return [CurvePoint(point.pop("model"), point.pop("dataset"), point) for point in points]
 
 
@@ -351,10 +351,10 @@ def _lack(folder: Path) -> str:
     """Return the end of the sentence that says why a folder cannot be reported."""
     if any(folder.glob("*.run")):
         return (
-            f"holds runs but no {RESULTS_FILE}: judge them first, with "
+            f"contains runs but no {RESULTS_FILE}: judge them first, with "
             "beir-cocodr compare A.run B.run --dataset D --output O, and report O"
         )
-    lack = "holds no results of a command" if any(folder.iterdir()) else "is empty"
+    lack = "contains no results of a command" if any(folder.iterdir()) else "is empty"
     return (
         f"{lack}; name the --output folder of evaluate, compare, gate, adapt, quickstart or a "
         "training command"
@@ -386,7 +386,7 @@ def per_query_scores(output: ResultsFolder, queries: Sequence[str] | None) -> Sc
             if file.is_file():
                 scores[label] = read_per_query(file, results.measures)
             else:
-                log.warning("%s is missing: the page has no single queries of %s", file, label)
+                log.warning("%s is missing: the page shows no single queries of %s", file, label)
         elif result.scores is not None and queries is not None:
             columns = [result.scores[measure] for measure in results.measures]
             # Other lengths mean that the collection had other queries when it was judged.

@@ -59,7 +59,7 @@ class TableColumn:
 
     Attributes:
         title: its header.
-        number: whether it holds numbers.
+        number: whether it contains numbers.
         meaning: explanation of the header.
         filters: offer its values above the table, to show the rows of one of them.
     """
@@ -90,7 +90,7 @@ class HtmlTable:
 
 
 def text_columns(*titles: str) -> list[TableColumn]:
-    """Return columns that hold no numbers."""
+    """Return columns that contain no numbers."""
     return [TableColumn(title, number=False) for title in titles]
 
 
@@ -118,7 +118,7 @@ _COUNTS = TableColumn(
 
 
 def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> HtmlTable:
-    """Return every model in every measure, beside its difference to the reference."""
+    """Return every model in every measure, beside its difference from the reference."""
     results = evaluation.results
     is_alone = len(results.models) == 1
     columns = text_columns("Model")
@@ -142,7 +142,7 @@ def model_table(evaluation: LabelledEvaluation, names: Mapping[str, str]) -> Htm
         rows.append(row)
     caption = "Means"
     if not is_alone:
-        caption = f"Means, and differences to {names[evaluation.reference]}"
+        caption = f"Means, and differences from {names[evaluation.reference]}"
     return HtmlTable(caption, columns, rows, groups, list(_notes(results, names)))
 
 
@@ -260,7 +260,9 @@ def verdict_table(
         TableColumn("Chance", meaning=f"to be better: {meaning('Chance to be better')}"),
     ]
     for name in map(capitalized, estimators):
-        columns.append(TableColumn(name, meaning=f"difference, 95% interval: {meaning(name)}"))
+        columns.append(
+            TableColumn(name, meaning=f"difference, with its 95% interval: {meaning(name)}")
+        )
     rows = []
     for pair in pairs:
         estimates = {estimate.estimator: estimate for estimate in pair.estimates}

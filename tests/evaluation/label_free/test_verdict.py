@@ -168,7 +168,7 @@ def test_without_evidence_the_better_bet_is_what_usually_wins():
 def test_an_answer_against_what_usually_wins_says_so():
     found = decide(evidence(["x", "hybrid:x", "bm25"]), "x", "hybrid:x", calibrated())
     against = replace(found, verdict="cannot tell", probability=0.2, estimate=-0.04)
-    assert "; x is the better bet here, by the evidence of this corpus: in only 4 of 25" in (
+    assert "; x is the better bet here, on the evidence of this corpus: in only 4 of 25" in (
         against.answer
     )
     neither = replace(against, probability=0.52)
