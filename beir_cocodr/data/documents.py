@@ -21,7 +21,7 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.defects import Repeats
 from beir_cocodr.data.files.folder_facts import FolderFacts
 from beir_cocodr.data.files.readers import Document
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_characters
 from beir_cocodr.temporary import TemporaryFolder
 
 
@@ -510,4 +510,7 @@ def _rows_of_corpus(corpus: Mapping[str, Mapping[str, str | None]]) -> Iterator[
     for id, fields in corpus.items():
         title = fields.get("title") or ""
         text = fields.get("text") or ""
+        for part in (id, title, text):
+            if isinstance(part, str):
+                check_characters(f"document {id!r}", part)
         yield 0, id, title, text

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
-from beir_cocodr.errors import InputError, check_integer, check_type
+from beir_cocodr.errors import InputError, check_characters, check_integer, check_type
 from beir_cocodr.io import json_sha256, output_path
 from beir_cocodr.models.encoding_methods import with_beir_methods
 from beir_cocodr.progress import in_place
@@ -458,6 +458,7 @@ class _PlainCorpus:
                 raise InputError(
                     f"document id {id!r} is not a string: ids are compared and sorted as strings"
                 )
+            check_characters(f"document id {id!r}", id)
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -505,11 +506,20 @@ def _source(corpus: Any) -> Documents | _PlainCorpus:
 
 
 def query_texts(queries: Any) -> Mapping[str, str]:
-    """Return query id to text; queries may be a dataset of columns id and text."""
+    """Return query id to text; queries may be a dataset of columns id and text.
+
+    Raises:
+        InputError: If queries are no mapping, or an id or a text contains an unpaired surrogate.
+    """
     if hasattr(queries, "column_names"):
         return {id: document["text"] for id, document in dataset_documents(queries).items()}
     check_type("queries", queries, Mapping, "a mapping of ids to texts")
     texts: Mapping[str, str] = queries
+    for id, text in texts.items():
+        if isinstance(id, str):
+            check_characters(f"query id {id!r}", id)
+        if isinstance(text, str):
+            check_characters(f"query {id!r}", text)
     return texts
 
 

@@ -394,4 +394,5 @@ def _check_queries(queries: Mapping[str, str], top_k: int) -> None:
             raise InputError(f"query {id!r} is {kind_of(text)}; give a text")
         if not text.strip():
             raise InputError(f"query {id!r} is empty; give it words")
+        check_characters(f"query id {id!r}", str(id))
         check_characters(f"query {id!r}", text)

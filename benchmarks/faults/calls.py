@@ -40,10 +40,17 @@ _VALUES: dict[str, Any] = {
     "a nested dict": {"a": {"b": {"c": 1}}},
     "a dict of None": {"a": None},
     "a surrogate": "\ud800",
+    "a document with a surrogate": [{"title": "", "text": "a wing \ud800"}],
+    "an id with a surrogate": {"d\ud800": {"title": "", "text": "the wing"}},
+    "a query id with a surrogate": {"q\ud800": "the wing"},
+    "a query with a surrogate": {"q1": "the wing \ud800"},
     "NUL": "a\0b",
     "a long name": "a" * 5000,
     "an error": ValueError("an error"),
 }
+
+#: Arguments whose texts and ids must be whole characters.
+_TEXT_ARGUMENTS = {"corpus", "queries", "query"}
 
 _TEXTS = {"d1": {"title": "", "text": "the wing"}, "d2": {"title": "heat", "text": "a hot plate"}}
 _QUERIES = {"q1": "the wing", "q2": "a plate"}
@@ -213,7 +220,8 @@ def run_api(case: str, campaign: Campaign) -> Outcome:
         outcome = "refused" if is_clear else "refused unclearly"
         message = lines[-1][-300:] if lines else ""
     else:
-        outcome = "other content"
+        is_unpaired = "surrogate" in kind and argument in _TEXT_ARGUMENTS
+        outcome = "silent difference" if is_unpaired else "other content"
         message = "accepted"
     called = f"{function}({argument}=...)"
     return Outcome(case, function, called, argument, kind, outcome, message, ended.seconds, [])

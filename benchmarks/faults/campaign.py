@@ -448,22 +448,32 @@ def main() -> int:
         return 0
     if options.merge:
         return merge(options.merge, options.results)
-    with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
-        folder = (options.work or Path(temporary)).resolve()
-        is_begun = (folder / "cases.jsonl").exists()
-        if is_begun and not (options.resume or options.only):
-            raise SystemExit(
-                f"{folder} holds a campaign; name another folder, or continue it with --resume"
-            )
-        folder.mkdir(
-            parents=True,
-            exist_ok=True,
+    if options.work:
+        return run_in(options.work.resolve(), options)
+    # A TemporaryDirectory would be removed by every fork that ends.
+    folder = Path(tempfile.mkdtemp(prefix="faults-")).resolve()
+    try:
+        return run_in(folder, options)
+    finally:
+        remove(folder)
+
+
+def run_in(folder: Path, options: argparse.Namespace) -> int:
+    """Run a campaign or some of its cases in a folder."""
+    is_begun = (folder / "cases.jsonl").exists()
+    if is_begun and not (options.resume or options.only):
+        raise SystemExit(
+            f"{folder} holds a campaign; name another folder, or continue it with --resume"
         )
-        if not prepare_in_fork(folder):
-            return 1
-        if options.only:
-            return run_only(folder, options)
-        return run_campaign(folder, options)
+    folder.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    if not prepare_in_fork(folder):
+        return 1
+    if options.only:
+        return run_only(folder, options)
+    return run_campaign(folder, options)
 
 
 def prepare_in_fork(folder: Path) -> bool:

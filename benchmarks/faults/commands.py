@@ -456,6 +456,9 @@ LONG = {
     "qpp": LongCommand(
         "study qpp --dataset in/beir --model in/model --no-picture --output out",
     ),
+    "reproduce": LongCommand(
+        "reproduce extrapolation-table3 --scale here --output out",
+    ),
     "report": LongCommand(
         "report in/evaluated --output out/page.html",
     ),

@@ -171,9 +171,8 @@ def run_folder(case: str, campaign: Campaign) -> Outcome:
     if outcome == "refused" and not is_strict:
         outcome = "refused unclearly"
         message = f"one file stopped the folder: {message}"
-    outcome, message = find_lost_work(work, ()) or (outcome, message)
-    command = arguments[0]
-    return Outcome(case, command, name, file, damage, outcome, message, ended.seconds, arguments)
+    judged = find_lost_work(work, ()) or (outcome, message)
+    return attempt.outcome(case, name, judged, ended)
 
 
 _CACHED = {
@@ -275,10 +274,7 @@ def run_inside(case: str, campaign: Campaign) -> Outcome:
     if _contents(work / "in") != before:
         outcome = "lost work"
         message = f"{damaged_name} was written to"
-    command = arguments[0]
-    return Outcome(
-        case, command, command, damaged_name, how, outcome, message, ended.seconds, arguments
-    )
+    return attempt.outcome(case, arguments[0], (outcome, message), ended)
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from beir_cocodr.temporary import PREFIX
 from faults.commands import SCENARIOS, Scenario
 from faults.options import break_option, names_option
 from faults.parts import EXECUTED, Broken, break_part
@@ -112,6 +113,35 @@ class Attempt:
     by_option: bool
     arguments: list[str]
 
+    def outcome(
+        self,
+        case: str,
+        scenario: str,
+        judged: tuple[str, str],
+        ended: Ended,
+    ) -> Outcome:
+        """Return the record of a case.
+
+        Args:
+            case: The name of the case.
+            scenario: The name of the scenario.
+            judged: The outcome, and the message that decided it.
+            ended: How the command ended.
+        """
+        command = self.arguments[0]
+        if scenario in SCENARIOS:
+            command = SCENARIOS[scenario].command
+        return Outcome(
+            case,
+            command,
+            scenario,
+            self.broken.file,
+            self.broken.damage,
+            *judged,
+            ended.seconds,
+            self.arguments,
+        )
+
     @property
     def is_ours(self) -> bool:
         """Return whether the broken part has checksums of ours."""
@@ -158,7 +188,7 @@ def run_input(case: str, campaign: Campaign) -> Outcome:
     )
     attempt = Attempt(broken, by_option, arguments)
     results = read_results(work, scenario.outputs, ended.stdout)
-    outcome, message = judge(
+    judged = judge(
         ended,
         attempt,
         reference,
@@ -168,18 +198,8 @@ def run_input(case: str, campaign: Campaign) -> Outcome:
         problem = find_lost_work(work, leftovers_before)
         if problem is None and ended.status == 2:
             problem = find_changes(work, scenario, before)
-        outcome, message = problem or (outcome, message)
-    return Outcome(
-        case,
-        scenario.command,
-        name,
-        broken.file,
-        broken.damage,
-        outcome,
-        message,
-        ended.seconds,
-        arguments,
-    )
+        judged = problem or judged
+    return attempt.outcome(case, name, judged, ended)
 
 
 def _draw_scenario(rng: random.Random, is_installed: bool) -> str:
@@ -304,10 +324,10 @@ def find_changes(
 
 
 def find_leftovers(work: Path) -> list[str]:
-    """List half-written files and locks below a folder."""
+    """List half-written files, locks and temporary folders of ours below a folder."""
     names = []
     for path in sorted(work.rglob("*")):
-        if path.name.startswith((".unfinished-", "tmp")) or path.name == ".lock":
+        if path.name.startswith((".unfinished-", "tmp", PREFIX)) or path.name == ".lock":
             names.append(path.relative_to(work).as_posix())
     return names
 

@@ -10,14 +10,15 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from beir_cocodr.temporary import remove_dead_folders
 from faults.commands import LONG, LongCommand
 from faults.inputs import LIMIT, Campaign, Outcome, find_leftovers, is_one_error, judge_end
-from faults.runner import LIST_MODULES, Ended, Warm, remove
+from faults.runner import LIST_MODULES, TEMPORARY, Ended, Running, Warm, remove
 from faults.world import check, keep_reference, lay_out, read_results
 
 #: The option that a folder with part of an evaluation asks for.
@@ -76,6 +77,7 @@ def long_reference(
         files = [path for path in work.rglob("*") if path.is_file() and not path.is_symlink()]
         return {
             "results": read_results(work, _outputs(name)),
+            "steps": [line for line in ended.stderr.splitlines() if line.startswith("step ")],
             "seconds": ended.seconds,
             "bytes": sum(path.stat().st_size for path in files),
         }
@@ -136,7 +138,7 @@ class Disturbed:
 
     def compare_files(self) -> Judged:
         """Judge whether the files are those of an undisturbed run, and no others."""
-        left = find_leftovers(self.work / "out")
+        left = find_leftovers(self.work / "out") + self._temporary_leftovers()
         if left:
             return "lost work", f"left behind: {', '.join(left)[:200]}"
         results = read_results(self.work, _outputs(self.name))
@@ -151,6 +153,14 @@ class Disturbed:
         if other:
             return "silent difference", f"other {', '.join(other)[:200]}"
         return HARMLESS
+
+    def _temporary_leftovers(self) -> list[str]:
+        """List the temporary files that stay although a process cared for those of dead ones."""
+        place = self.work / TEMPORARY
+        if not place.is_dir():
+            return []
+        remove_dead_folders(place)
+        return find_leftovers(place)
 
     def outcome(
         self,
@@ -185,7 +195,7 @@ def judge_run(ended: Ended) -> Judged:
 
 
 def run_kill(case: str, campaign: Campaign) -> Outcome:
-    """Kill a long command at a random moment, sometimes kill the next run too, and run it again."""
+    """Kill a long command at some moment, sometimes kill the next run too, and run it again."""
     rng = campaign.generator(case)
     disturbed = Disturbed(case, campaign)
     _fresh(disturbed.work, campaign.folder, disturbed.name)
@@ -194,18 +204,66 @@ def run_kill(case: str, campaign: Campaign) -> Outcome:
     has_finished = False
     turns = 2 if rng.random() < 0.3 else 1
     for turn in range(turns):
-        moment = rng.random() * disturbed.seconds
         arguments = disturbed.arguments
         if turn > 0:
             arguments = [*arguments, *again]
+        wait, moment = _draw_moment(disturbed, rng)
         running = campaign.warm.start(arguments, disturbed.work, disturbed.environment)
-        is_killed = not running.ends_within(moment)
+        is_killed = wait(running)
         running.kill()
         if running.wait(10).status == 0:
             has_finished = True
-        texts.append(f"killed after {moment:.3f} s" if is_killed else "ended before its kill")
+        texts.append(f"killed {moment}" if is_killed else f"ended before it was killed {moment}")
     judged = disturbed.run_again(has_finished=has_finished)
     return disturbed.outcome("a kill", ", ".join(texts), judged)
+
+
+#: Files that a command has for a while, and whose appearance is a phase of its work.
+_PASSING = [
+    "out/.unfinished-*",
+    "out/*/.unfinished-*",
+    ".unfinished-*",
+    "out/checkpoints/*/complete.json",
+    "out/**/*.progress.json",
+    "cache/*/*",
+    f"{TEMPORARY}/*",
+]
+
+#: Waits until a running command is to be killed, and says whether it still ran.
+Wait = Callable[[Running], bool]
+
+
+def _draw_moment(disturbed: Disturbed, rng: random.Random) -> tuple[Wait, str]:
+    """Draw when a command is killed: after some time, or in a phase that has a name.
+
+    A phase begins when a file appears or when the command says that it begins a step.
+    """
+    kind = rng.choice(["time", "file", "passing file", "step"])
+    steps = disturbed.reference["steps"]
+    if kind == "step" and steps:
+        name = rng.choice(steps).partition(";")[0]
+        log = disturbed.work / "log" / "stderr"
+        return _waiting_until(lambda: name in log.read_text(errors="replace")), f"in {name!r}"
+    if kind in ("file", "passing file"):
+        files = sorted(disturbed.reference["results"])
+        pattern = rng.choice(files if kind == "file" else _PASSING)
+        work = disturbed.work
+        return _waiting_until(lambda: any(work.glob(pattern))), f"when {pattern} was there"
+    seconds = rng.random() * disturbed.seconds
+    return lambda running: not running.ends_within(seconds), f"after {seconds:.3f} s"
+
+
+def _waiting_until(has_begun: Callable[[], bool]) -> Wait:
+    """Return a function that waits until a phase has begun."""
+
+    def wait(running: Running) -> bool:
+        end = time.perf_counter() + LIMIT
+        while not has_begun() and time.perf_counter() < end:
+            if running.ends_within(0.001):
+                return False
+        return True
+
+    return wait
 
 
 @contextmanager

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from faults.runner import Running, Warm, remove
+from faults.runner import Running, Warm, remove, run_command_line
 from faults.world import lay_out
 
 #: Seconds that an answer may take, on a machine that does other work too.
 PATIENCE = 30.0
+
+#: The command lines that open the page.
+SERVE = "serve --dataset in/beir --model bm25 --model in/model --no-browser --output judged"
+TRY = "try in/beir --model in/model --no-browser --output judged"
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -88,12 +92,16 @@ class PageServer:
         warm: The process that forks the server.
         folder: The folder of the campaign.
         work: The folder in which the server runs.
+
+    Attributes:
+        line: The command line that starts it.
     """
 
     def __init__(self, warm: Warm, folder: Path, work: Path) -> None:
         self.warm = warm
         self.folder = folder
         self.work = work
+        self.line = SERVE
         self.running: Running | None = None
         self.port = 0
         self.secret = ""
@@ -136,13 +144,10 @@ class PageServer:
 
     def fork(self) -> None:
         """Start the server, and do not wait."""
-        line = "serve --dataset in/beir --model bm25 --model in/model --no-browser --output judged"
 
         def serve() -> None:
             die_with_parent()
-            from beir_cocodr.cli.__main__ import main
-
-            main(line.split())
+            run_command_line(self.line.split())
 
         environment = {"BEIR_COCODR_CACHE": str(self.work.parent / "cache")}
         self.running = self.warm.fork(serve, self.work, environment)

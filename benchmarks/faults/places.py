@@ -136,7 +136,6 @@ def run_place(case: str, campaign: Campaign) -> Outcome:
     arguments = ["cache", "--json"] if name == "cache" else scenario.line.split()
 
     def run() -> None:
-        os.environ["TMPDIR"] = str(work.parent)
         _PLACES[kind]()
         from beir_cocodr.cli.__main__ import main
 

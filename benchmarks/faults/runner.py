@@ -7,6 +7,7 @@ Linux.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -16,12 +17,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from faults.ordinary import become_ordinary
@@ -45,6 +48,9 @@ LARGEST_FILE = 1 << 30
 
 #: Set in the environment of a command, to make it write the names of its modules beside its logs.
 LIST_MODULES = "FAULTS_MODULES"
+
+#: The folder for temporary files of a command, in the folder of its case.
+TEMPORARY = "temporary"
 
 COMMAND = Path(sys.executable).with_name("beir-cocodr")
 
@@ -138,13 +144,8 @@ class Warm:
             logs: The folder of its output, below ``folder`` or elsewhere.
         """
 
-        def work() -> None:
-            from beir_cocodr.cli.__main__ import main
-
-            main(arguments)
-
         return self.fork(
-            work,
+            partial(run_command_line, arguments),
             folder,
             environment,
             logs,
@@ -228,7 +229,10 @@ def _become(
         _redirect(0, os.devnull, os.O_RDONLY)
         _redirect(1, logs / "stdout", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         _redirect(2, logs / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        if "TMPDIR" not in environment:
+            os.environ.update(temporary_files(folder))
         os.environ.update(environment)
+        tempfile.tempdir = None  # the parent may have asked for it
         os.chdir(folder)
         _limit_resources()
         become_ordinary()
@@ -239,11 +243,32 @@ def _become(
     except BaseException:
         traceback.print_exc()
     with suppress(BaseException):
+        atexit._run_exitfuncs()  # as a program does that ends by itself
+    with suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
     if os.environ.get(LIST_MODULES):
         (logs / "modules").write_text("\n".join(list(sys.modules)))
     os._exit(status)
+
+
+def temporary_files(folder: Path) -> dict[str, str]:
+    """Return the environment in which temporary files lie in the folder of the case."""
+    place = folder.absolute() / TEMPORARY
+    place.mkdir(exist_ok=True)
+    return {"TMPDIR": str(place)}
+
+
+def run_command_line(arguments: list[str]) -> None:
+    """Run a command of the package, or the script that makes the papers' tables again."""
+    if arguments[0] == "reproduce":
+        from reproduce.runner import main as reproduce
+
+        reproduce(arguments[1:])
+        return
+    from beir_cocodr.cli.__main__ import main
+
+    main(arguments)
 
 
 def _redirect(
@@ -276,7 +301,7 @@ def run_installed(
     process = subprocess.Popen(
         [COMMAND, *arguments],
         cwd=folder,
-        env=os.environ | ENVIRONMENT | dict(environment),
+        env=os.environ | ENVIRONMENT | temporary_files(folder) | dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,8 +8,10 @@ import time
 from contextlib import suppress
 from functools import cache
 
+from beir_cocodr.temporary import remove_dead_folders
 from faults.inputs import TRACEBACK, Campaign, Outcome, find_leftovers
-from faults.page_server import PageServer
+from faults.page_server import SERVE, TRY, PageServer
+from faults.runner import TEMPORARY
 
 #: Where the page is killed: while it starts, while someone judges, and while a report is written.
 _PHASES = ["start", "start", "judge", "judge", "judge", "undo", "report"]
@@ -27,6 +29,7 @@ def run_session(case: str, campaign: Campaign) -> Outcome:
     server = _server(campaign)
     began = time.perf_counter()
     server.lay_out()
+    server.line = rng.choice([SERVE, TRY])
     judged: dict[str, int] = {}
     phases = [rng.choice(_PHASES) for _ in range(rng.choice([1, 2]))]
     for phase in phases:
@@ -35,7 +38,8 @@ def run_session(case: str, campaign: Campaign) -> Outcome:
     server.stop()
     seconds = round(time.perf_counter() - began, 3)
     what = f"killed in {' and '.join(phases)}"
-    return Outcome(case, "serve", "session", "a kill", what, outcome, message, seconds, [])
+    command = server.line.split()[0]
+    return Outcome(case, command, "session", "a kill", what, outcome, message, seconds, [])
 
 
 def _kill_in(
@@ -87,7 +91,11 @@ def _open_again(server: PageServer, judged: dict[str, int]) -> tuple[str, str]:
             return "lost work", f"{query!r} had grade {grade}, and has {state['grades']}"
     if server.judge("d2", 1, "after the kill").status != 200:
         return "lost work", "nothing can be judged any more"
-    left = find_leftovers(server.work / "judged")
+    place = server.work / TEMPORARY
+    before = find_leftovers(place)
+    remove_dead_folders(place)
+    dead = sorted({*before} - {*find_leftovers(place)})  # the new session has removed them
+    left = find_leftovers(server.work / "judged") + dead
     if left:
         return "lost work", f"left behind: {', '.join(left)[:200]}"
     return "harmless", ""

@@ -128,17 +128,7 @@ def run_model(case: str, campaign: Campaign) -> Outcome:
     ended = campaign.warm.run(arguments, work, LIMIT, environment)
     results = read_results(work, scenario.outputs, ended.stdout)
     attempt = Attempt(broken, by_option=False, arguments=arguments)
-    outcome, message = judge(ended, attempt, reference, results)
+    judged = judge(ended, attempt, reference, results)
     if ended.status is not None:
-        outcome, message = find_lost_work(work, ()) or (outcome, message)
-    return Outcome(
-        case,
-        scenario.command,
-        name,
-        broken.file,
-        broken.damage,
-        outcome,
-        message,
-        ended.seconds,
-        arguments,
-    )
+        judged = find_lost_work(work, ()) or judged
+    return attempt.outcome(case, name, judged, ended)

@@ -264,7 +264,7 @@ def _files_of(output: Path) -> list[Path]:
     paths = sorted(output.rglob("*")) if output.is_dir() else [output]
     files = []
     for path in paths:
-        if not path.is_file() or path.suffix == ".png" or _LEFT_OUT & {*path.parts}:
+        if not path.is_file() or path.suffix in (".png", ".log") or _LEFT_OUT & {*path.parts}:
             continue
         is_inner_link = path.is_symlink() and path.resolve().is_relative_to(output.resolve())
         if not is_inner_link:

@@ -13,6 +13,7 @@ from beir_cocodr.plugins.beir import (
     COCODR,
     MRL,
     ExactSearch,
+    ModelSearch,
     evaluator,
     load,
     load_encoder,
@@ -110,6 +111,20 @@ def _import_beside_beir() -> None:
     before = [dict(vars(one)) for one in looked_at]
     import_module("beir_cocodr.plugins.beir")
     assert [dict(vars(one)) for one in looked_at] == before
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "message"),
+    [
+        ({"d\ud800": {"text": "wing"}}, {"q1": "wing"}, r"document 'd\\ud800' .*at position 1"),
+        ({"d1": {"text": "wing \ud800"}}, {"q1": "wing"}, "document 'd1' .*at position 5"),
+        ({"d1": {"text": "wing"}}, {"q\ud800": "wing"}, r"query id 'q\\ud800' .*at position 1"),
+        ({"d1": {"text": "wing"}}, {"q1": "wing \ud800"}, "query 'q1' .*at position 5"),
+    ],
+)
+def test_an_unpaired_surrogate_is_named_with_its_position(corpus, queries, message):
+    with pytest.raises(InputError, match=message):
+        ModelSearch("bm25").search(corpus, queries, 1)
 
 
 def test_importing_leaves_beir_as_it_was():

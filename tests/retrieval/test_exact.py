@@ -333,6 +333,9 @@ def test_datasets_that_are_no_corpus(rows: Any, message: str) -> None:
         (CORPUS, {}, 3, "no queries"),
         (CORPUS, QUERIES, 0, "top_k .*0"),
         ({7: CORPUS["d1"]}, QUERIES, 3, "id 7 .*string"),
+        ({"d\ud800": CORPUS["d1"]}, QUERIES, 3, r"document id 'd\\ud800' .*at position 1"),
+        (CORPUS, {"q\ud800": "wings"}, 3, r"query id 'q\\ud800' .*at position 1"),
+        (CORPUS, {"q1": "wings \ud800"}, 3, r"query 'q1' .*at position 6"),
     ],
 )
 def test_bad_input_is_named(corpus: Any, queries: Any, top_k: int, message: str) -> None:

@@ -218,6 +218,8 @@ def test_an_unpaired_surrogate_in_a_query_is_named_with_its_position(beir_folder
             searcher.search("wing \ud83d")
         with pytest.raises(InputError, match=named):
             searcher.search_within("wing \ud83d", bool)
+        with pytest.raises(InputError, match=r"query id 'q\\ud83d' .*at position 1"):
+            searcher.search_all({"q\ud83d": "wing"})
         assert searcher.search("wing \U0001f600", 1)  # both halves
 
 
