@@ -103,9 +103,7 @@ def atomic_output(path: Path) -> Iterator[Path]:
 
     What killed commands left of it is removed first.
     """
-    mark = _mark(path)
-    _remove_dead(path, mark)
-    with unfinished(path.parent, mark) as folder, locked(folder):
+    with _held_draft(path) as folder:
         yield folder / path.name
         _replace(path, folder / path.name)
 
@@ -273,10 +271,7 @@ def draft_folder(
     output = output.absolute()
     with ExitStack() as stack:
         with explained(f"{output} cannot be made", "choose another --output", OSError):
-            mark = _mark(output)
-            _remove_dead(output, mark)
-            folder = stack.enter_context(unfinished(output.parent, mark))
-            stack.enter_context(locked(folder))
+            folder = stack.enter_context(_held_draft(output))
         draft = folder / "new"
         draft.mkdir()
         stack.enter_context(naming_full_disk(output))
@@ -337,24 +332,39 @@ def _exchange(
         raise
 
 
-def _mark(output: Path) -> str:
-    return f"{text_sha256(output.name)[:16]}-"
+@contextmanager
+def _held_draft(output: Path) -> Iterator[Path]:
+    """Remove the drafts of an output that no process holds, and make and hold one.
+
+    Until it is held, another process may take it for a dead one; then the next is made.
+    """
+    mark = f"{text_sha256(output.name)[:16]}-"
+    _remove_dead(output, mark)
+    with ExitStack() as stack:
+        is_made = False
+        while not is_made:
+            stack.close()
+            folder = stack.enter_context(unfinished(output.parent, mark))
+            stack.enter_context(locked(folder))
+            is_made = folder.is_dir()
+        yield folder
 
 
 def _remove_dead(output: Path, mark: str) -> None:
     """Remove the drafts of an output that no process holds any more.
 
-    An output that a dead process was about to replace is put back.
+    An output that a dead process was about to replace is put back. A draft without a lock is of a
+    process that was killed before its work or after it.
     """
     for folder in output.parent.glob(f"{UNFINISHED}{mark}*"):
         lock = folder / _LOCK
         with suppress(OSError, Timeout):
-            if lock.is_file():
-                with FileLock(lock, timeout=0):
-                    former = folder / _FORMER
-                    if former.is_dir() and not output.exists():
-                        former.replace(output)
-                    shutil.rmtree(folder)
+            was_at_work = lock.is_file()
+            with FileLock(lock, timeout=0):
+                former = folder / _FORMER
+                if was_at_work and former.is_dir() and not output.exists():
+                    former.replace(output)
+                shutil.rmtree(folder)
 
 
 @contextmanager

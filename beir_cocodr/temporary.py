@@ -22,7 +22,7 @@ except ImportError:  # Windows: such folders are removed only by the process tha
     fcntl = None  # type: ignore[assignment]
 
 #: The beginning of the names of our folders in the system's folder for temporary files.
-PREFIX = "beir-cocodr-"
+PREFIX = "beir-cocodr-temporary-"
 
 _LOCK = "in-use"
 _CONTENT = "content"
@@ -55,9 +55,7 @@ class TemporaryFolder:
         prefix = PREFIX if parent is None else UNFINISHED
         remove_dead_folders(place, prefix)
         with naming_full_disk(place):
-            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).absolute()
-            _OWN.add(str(folder))
-            lock = _hold(folder)
+            folder, lock = _make_held(place, prefix)
             self._finalizer = weakref.finalize(self, _end, folder, lock, os.getpid())
             self.path = folder / _CONTENT
             self.path.mkdir()
@@ -96,40 +94,57 @@ def remove_dead_folders(place: Path, prefix: str = PREFIX) -> None:
 
 
 def _remove_if_dead(folder: Path) -> None:
-    """Remove a folder unless a process holds its lock."""
+    """Remove a folder unless a process holds its lock; one without a lock only if it is empty."""
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         return
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # its process was killed before it made the lock
+        folder.rmdir()
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Meanwhile another process may have removed the folder that this lock belonged to.
-        if os.path.samestat(os.fstat(lock), (folder / _LOCK).stat()):
+        if _is_lock_of(lock, folder):
             _remove(folder)
     finally:
         os.close(lock)
 
 
-def _hold(folder: Path) -> int | None:
-    """Lock a new folder until this process ends, and return the file that is to be kept open.
+def _is_lock_of(lock: int, folder: Path) -> bool:
+    """Return whether an open file is the lock of a folder, which others may have removed."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock), (folder / _LOCK).stat())
+    return False
 
-    The file takes its name once it is locked: under this name it is never seen without a process.
+
+def _make_held(place: Path, prefix: str) -> tuple[Path, int | None]:
+    """Make a folder, and lock it until this process ends.
+
+    Another process may take the folder for a dead one until it is locked; then the next is made.
 
     Returns:
-        The descriptor; None where the file system cannot lock.
+        The folder, and the descriptor of its lock; None where the file system cannot lock.
     """
-    if fcntl is None:
-        return None
-    with suppress(OSError):
-        draft = folder / f"{_LOCK}.new"
-        lock = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            draft.rename(folder / _LOCK)
-        except OSError:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).absolute()
+        _OWN.add(str(folder))
+        if fcntl is None:
+            return folder, None
+        with suppress(FileNotFoundError):
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            is_held = False
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_held = _is_lock_of(lock, folder)
+            except BlockingIOError:
+                pass
+            except OSError:  # a file system that cannot lock
+                os.close(lock)
+                return folder, None
+            if is_held:
+                return folder, lock
             os.close(lock)
-            raise
-        return lock
-    return None
+        _OWN.discard(str(folder))
 
 
 def _end(folder: Path, lock: int | None, process: int) -> None:

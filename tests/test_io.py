@@ -178,7 +178,13 @@ def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
         "with atomic_output(Path(sys.argv[1])) as temporary:\n    temporary.touch(); os._exit(1)"
     )
     subprocess.run([sys.executable, "-c", program, str(output)], check=False)
-    assert len(names(tmp_path)) == 1
+    [left] = tmp_path.iterdir()
+    # Killed before it took its lock, and after it had let it go.
+    before = left.with_name(f"{left.name[:30]}0")
+    before.mkdir()
+    after = left.with_name(f"{left.name[:30]}1")
+    after.mkdir()
+    (after / "page.html").touch()
     with atomic_output(output) as temporary:
         temporary.write_text("whole")
         with atomic_output(output) as other:  # as another process would

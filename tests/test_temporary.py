@@ -160,6 +160,7 @@ def test_threads_leave_each_others_folders(place):
 
 def test_other_folders_of_the_same_prefix_stay(place):
     (place / f"{PREFIX}without-lock").mkdir()
+    (place / f"{PREFIX}without-lock" / "thesis.txt").write_text("wing")
     (place / f"{PREFIX}file").write_text("a file")
     precious = place / "precious"
     precious.mkdir()
@@ -173,6 +174,12 @@ def test_other_folders_of_the_same_prefix_stay(place):
     TemporaryFolder().remove()
     assert names(place) == before
     assert (precious / "thesis.txt").read_text() == "wing"
+
+
+def test_a_folder_whose_process_died_before_it_was_locked_is_removed(place):
+    (place / f"{PREFIX}empty").mkdir()
+    TemporaryFolder().remove()
+    assert names(place) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
