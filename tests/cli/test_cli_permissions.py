@@ -110,14 +110,17 @@ def test_a_cache_that_may_not_be_written(world):
     assert (done.returncode, "BEIR_COCODR_CACHE" in done.stderr) == (2, True)
 
 
-def test_a_working_folder_that_is_gone(tmp_path, monkeypatch, capsys):
-    gone = tmp_path / "gone"
+@pytest.mark.parametrize(
+    "line", ["validate --dataset notes", "fuse --dataset {0}/beir --model {0}/model --output out"]
+)
+def test_a_working_folder_that_is_gone(line, world, monkeypatch, capsys):
+    gone = world / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     with pytest.raises(SystemExit) as end:
-        main(["validate", "--dataset", "notes"])
-    monkeypatch.chdir(tmp_path)
+        main(line.format(world).split())
+    monkeypatch.chdir(world)
     assert end.value.code == 2
     assert "working folder" in capsys.readouterr().err
 
