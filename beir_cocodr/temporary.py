@@ -24,6 +24,10 @@ except ImportError:  # Windows: such folders are removed only by the process tha
 #: The beginning of the names of our folders in the system's folder for temporary files.
 PREFIX = "beir-cocodr-temporary-"
 
+# Elsewhere they are unfinished work, which whoever writes there removes as well. Other unfinished
+# work has no lock of this kind and is left alone.
+_PREFIX_ELSEWHERE = f"{UNFINISHED}temporary-"
+
 _LOCK = "in-use"
 _CONTENT = "content"
 
@@ -52,7 +56,7 @@ class TemporaryFolder:
     def __init__(self, parent: Path | None = None) -> None:
         """Remove the folders of dead processes, and make one."""
         place = Path(tempfile.gettempdir()) if parent is None else parent
-        prefix = PREFIX if parent is None else UNFINISHED
+        prefix = PREFIX if parent is None else _PREFIX_ELSEWHERE
         remove_dead_folders(place, prefix)
         with naming_full_disk(place):
             folder, lock = _make_held(place, prefix)

@@ -15,6 +15,7 @@ import pytest
 from conftest import exit_code, process
 
 from beir_cocodr import Searcher
+from beir_cocodr.io import sole_writer
 from beir_cocodr.temporary import PREFIX, TemporaryFolder
 
 
@@ -29,9 +30,9 @@ def names(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir())
 
 
-def _die_with_a_folder(place: Path) -> None:
+def _die_with_a_folder(place: Path, parent: Path | None = None) -> None:
     tempfile.tempdir = str(place)
-    folder = TemporaryFolder()
+    folder = TemporaryFolder(parent)
     (folder.path / "deep").mkdir()
     (folder.path / "deep" / "store.npy").write_bytes(b"vectors")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -174,6 +175,18 @@ def test_other_folders_of_the_same_prefix_stay(place):
     TemporaryFolder().remove()
     assert names(place) == before
     assert (precious / "thesis.txt").read_text() == "wing"
+
+
+def test_in_an_output_only_folders_of_this_kind_are_removed(place):
+    output = place / "output"
+    output.mkdir()
+    assert exit_code(_die_with_a_folder, place, output) == -signal.SIGKILL
+    (output / ".unfinished-1").mkdir()  # a draft that another thread is about to write to
+    with TemporaryFolder(output) as folder:
+        assert names(output) == [".unfinished-1", folder.parent.name]
+    with sole_writer(output):
+        pass
+    assert names(output) == []
 
 
 def test_a_folder_whose_process_died_before_it_was_locked_is_removed(place):
