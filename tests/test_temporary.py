@@ -16,6 +16,7 @@ from conftest import exit_code, process
 
 from beir_cocodr import Searcher
 from beir_cocodr.io import sole_writer
+from beir_cocodr.serve.session import Session
 from beir_cocodr.temporary import PREFIX, TemporaryFolder
 
 
@@ -42,6 +43,13 @@ def _die_searching(place: Path, dataset: Path) -> None:
     tempfile.tempdir = str(place)
     searcher = Searcher(str(dataset))
     searcher.prepare()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die_serving(place: Path, dataset: Path) -> None:
+    tempfile.tempdir = str(place)
+    session = Session(str(dataset), ["bm25"], place / "judged")
+    session.start()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -86,6 +94,13 @@ def test_a_killed_searcher_leaves_nothing_to_stay(place, beir_folder):
     assert len(names(place)) == 1
     Searcher(str(beir_folder)).search("wing")
     assert len(names(place)) <= 1  # its own
+
+
+def test_a_killed_session_leaves_only_what_was_judged(place, beir_folder):
+    assert exit_code(_die_serving, place, beir_folder) == -signal.SIGKILL
+    assert len(names(place)) > 1
+    TemporaryFolder().remove()
+    assert names(place) == ["judged"]
 
 
 def test_the_folder_of_a_living_process_stays(place):

@@ -102,10 +102,12 @@ class LongCommand:
     Attributes:
         line: The command line.
         again: What the second run is given in addition.
+        killed_only: Whether it is a script, whose steps alone withstand full disks and races.
     """
 
     line: str
     again: str = ""
+    killed_only: bool = False
 
     @property
     def command(self) -> str:
@@ -458,6 +460,7 @@ LONG = {
     ),
     "reproduce": LongCommand(
         "reproduce extrapolation-table3 --scale here --output out",
+        killed_only=True,
     ),
     "report": LongCommand(
         "report in/evaluated --output out/page.html",

@@ -35,9 +35,15 @@ Judged = tuple[str, str]
 HARMLESS: Judged = ("harmless", "")
 
 
+def _long_commands(case: str) -> list[str]:
+    """Return the names of the long commands that cases of this kind take in turn."""
+    is_kill = case.startswith("kill")
+    return [name for name, command in LONG.items() if is_kill or not command.killed_only]
+
+
 def _draw_command(case: str) -> str:
-    """Return the name of the long command of a case; all have their turn."""
-    names = list(LONG)
+    """Return the name of the long command of a case."""
+    names = _long_commands(case)
     return names[_number(case) % len(names)]
 
 
@@ -346,7 +352,7 @@ def run_race(case: str, campaign: Campaign) -> Outcome:
     """
     rng = campaign.generator(case)
     disturbed = Disturbed(case, campaign)
-    round_number = _number(case) // len(LONG)
+    round_number = _number(case) // len(_long_commands(case))
     in_one_output = round_number % 2 == 0 or disturbed.name == "index"
     _fresh(disturbed.work, campaign.folder, disturbed.name)
     count = rng.choice((2, 2, 3))
