@@ -70,7 +70,14 @@ def unfinished(folder: Path, mark: str = "") -> Iterator[Path]:
         try:
             yield draft
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            _remove_tree(draft)
+
+
+def _remove_tree(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    # A folder that may not be read, as the umask made it, is not removed so far; it is empty.
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

@@ -101,24 +101,14 @@ def _remove_if_dead(folder: Path) -> None:
     """Remove a folder unless a process holds its lock; one without a lock only if it is empty."""
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         return
-    try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # its process was killed before it made the lock
+    if (folder / _LOCK).is_symlink():
+        return
+    if not (folder / _LOCK).exists():  # its process was killed before it made the lock
         folder.rmdir()
         return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_lock_of(lock, folder):
-            _remove(folder)
-    finally:
-        os.close(lock)
-
-
-def _is_lock_of(lock: int, folder: Path) -> bool:
-    """Return whether an open file is the lock of a folder, which others may have removed."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(lock), (folder / _LOCK).stat())
-    return False
+    lock = _hold(folder)
+    _remove(folder)
+    os.close(lock)
 
 
 def _make_held(place: Path, prefix: str) -> tuple[Path, int | None]:
@@ -131,24 +121,36 @@ def _make_held(place: Path, prefix: str) -> tuple[Path, int | None]:
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).absolute()
-        _OWN.add(str(folder))
         if fcntl is None:
             return folder, None
-        with suppress(FileNotFoundError):
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-            is_held = False
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_held = _is_lock_of(lock, folder)
-            except BlockingIOError:
-                pass
-            except OSError:  # a file system that cannot lock
-                os.close(lock)
-                return folder, None
-            if is_held:
-                return folder, lock
-            os.close(lock)
-        _OWN.discard(str(folder))
+        _OWN.add(str(folder))
+        try:
+            return folder, _hold(folder)
+        except (FileNotFoundError, BlockingIOError):  # another process removes it
+            _OWN.discard(str(folder))
+        except PermissionError:  # the umask lets nobody write to it
+            folder.rmdir()
+            raise
+        except OSError:  # a file system that cannot lock
+            return folder, None
+
+
+def _hold(folder: Path) -> int:
+    """Lock a folder, and return the descriptor, which holds the lock as long as it is open.
+
+    Raises:
+        FileNotFoundError: the folder was removed meanwhile.
+        BlockingIOError: another process holds it, in order to remove it.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock), (folder / _LOCK).stat()):
+            raise FileNotFoundError(folder)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _end(folder: Path, lock: int | None, process: int) -> None:

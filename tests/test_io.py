@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import exit_code
+from faults.ordinary import become_ordinary
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
@@ -192,6 +194,24 @@ def test_what_a_killed_command_left_of_its_file_is_removed(tmp_path):
         assert temporary.is_file()
     assert names(tmp_path) == ["page.html"]
     assert output.read_text() == "whole"
+
+
+def test_a_draft_that_the_umask_closes_is_not_left(tmp_path):
+    assert exit_code(_write_without_permissions, tmp_path) == 0
+    assert names(tmp_path) == []
+
+
+def _write_without_permissions(folder: Path) -> None:
+    become_ordinary()
+    os.umask(0o777)
+    for write in (lambda: write_text(folder / "a.txt", "x"), lambda: _draft(folder / "o")):
+        with pytest.raises((OSError, InputError)):
+            write()
+
+
+def _draft(output: Path) -> None:
+    with draft_folder(output):
+        pass
 
 
 def test_a_lock_holds_against_others_until_its_process_ends(tmp_path):

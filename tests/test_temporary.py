@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import exit_code, process
+from faults.ordinary import become_ordinary
 
 from beir_cocodr import Searcher
 from beir_cocodr.io import sole_writer
@@ -217,6 +218,19 @@ def test_the_folders_of_other_users_stay(place):
     os.chown(left, 12345, 12345)
     TemporaryFolder().remove()
     assert left.is_dir()
+
+
+def test_a_folder_that_the_umask_closes_is_named_and_not_left(place):
+    assert exit_code(_make_without_permissions, place) == 0
+    assert names(place) == []
+
+
+def _make_without_permissions(place: Path) -> None:
+    become_ordinary()
+    tempfile.tempdir = str(place)
+    os.umask(0o777)
+    with pytest.raises(PermissionError):
+        TemporaryFolder()
 
 
 def test_content_that_links_elsewhere_is_not_followed(place, tmp_path_factory):
