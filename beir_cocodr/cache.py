@@ -184,7 +184,7 @@ def chosen(held: Iterable[Entry], wanted: str | None, older_than: float | None) 
         ]
         if not entries and wanted not in KINDS:
             raise InputError(
-                f"the cache holds nothing of {wanted!r}; give all, a kind or a corpus as "
+                f"the cache contains nothing of {wanted!r}; give all, a kind or a corpus as "
                 "beir-cocodr cache shows them"
             )
     if older_than is not None:

@@ -70,7 +70,7 @@ def is_sound(*files: Path) -> bool:
     for file in files:
         problem = fault(file)
         if problem:
-            log.warning("%s; it is made anew", problem)
+            log.warning("%s; it is made again", problem)
             return False
     return True
 
@@ -106,7 +106,9 @@ def fault(path: Path, content: memoryview | None = None) -> str | None:
         if content is None and _verified.get(path.absolute()) == state + record_state:
             return None
         if record.read_bytes() != _checksum(path, content).encode():
-            return f"{path} was changed since it was written, by its checksum in {CHECKSUMS}"
+            return (
+                f"{path} was changed since it was written, according to its checksum in {CHECKSUMS}"
+            )
     except OSError as error:
         file = error.filename or path
         reason = error.strerror or error

@@ -184,7 +184,7 @@ def _check_given_once(
     kwargs: Mapping[str, object],
 ) -> None:
     if new in kwargs:
-        raise TypeError(f"{function}() got both {name} and {new}; give {new} alone")
+        raise TypeError(f"{function}() got both {name} and {new}; give only {new}")
 
 
 def _shown(value: object) -> str:

@@ -38,7 +38,7 @@ EXTRAS = {
     "report": "pictures of the analyses",
     "files": "PDF and Word files in a folder of files",
     "serve": "serve and try: searching and judging on a page",
-    "mcp": "serve --mcp: searching and verdicts as tools of an agent",
+    "mcp": "serve --mcp: searching and verdicts as tools for an agent",
     "qdrant": "collections of Qdrant as models, and hand-over checked against them",
     "word-vectors": "study qpp --word-vectors: the predictors MaxDC and P_clarity",
     "quickstart": "the model minilm (all-MiniLM-L6-v2), without a network",

@@ -133,7 +133,7 @@ def _send(request: HttpRequest, timeout: float) -> bytes | _Failure:
         return _Failure(f"broke off its answer ({reason})", way_out, True)
     except ValueError as error:  # a header or a URL that cannot be sent
         reason = request.hide(first_line(error))
-        return _Failure(f"cannot be asked ({reason})", "correct the URL and the headers", False)
+        return _Failure(f"cannot be queried ({reason})", "correct the URL and the headers", False)
 
 
 def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:

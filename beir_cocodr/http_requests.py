@@ -79,7 +79,7 @@ def check_url(url: str) -> str:
         raise InputError(f"{url!r} is not a URL; give one such as http://localhost:8000/v1")
     if parts.username is not None or parts.password is not None:
         raise InputError(
-            f"the URL of {parts.hostname} holds a user name or a password, which records would "
+            f"the URL of {parts.hostname} contains a user name or a password, which records would "
             "show; leave it out, and give a key in an environment variable"
         )
     return url
@@ -96,7 +96,7 @@ def secret(variable: str) -> str:
         raise InputError(f"the environment variable {variable} is not set; set it to the key")
     if not (value.isascii() and value.isprintable()):
         raise InputError(
-            f"the environment variable {variable} holds characters that no header can have; "
-            "set it to the key alone"
+            f"the environment variable {variable} contains characters that no header can have; set "
+            "it to the key alone"
         )
     return value

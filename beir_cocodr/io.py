@@ -197,7 +197,7 @@ def parse_json(text: str, *, finite: bool = False) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def output_path(output: object) -> Path:
@@ -315,7 +315,7 @@ def _noticing_moves(folder: Path, output: Path) -> Iterator[None]:
             raise
     if not is_there():
         raise InputError(
-            f"{output} was moved or removed while it was written to; if it was moved, run the "
+            f"{output} was moved or removed while it was being written; if it was moved, run the "
             "command again with its present name"
         )
 

@@ -461,12 +461,12 @@ class _Evaluated:
             "evaluated queries.",
         ]
         if statement.labels_seen:
-            sentences.append("Training was given the very labels that judge it here.")
+            sentences.append("Training was given the very labels that evaluate it here.")
         for part in statement.collections:
             if not part.known:
                 sentences.append(
-                    f"What {part.dataset} shares with this collection is unknown: it is not here "
-                    "as it was then."
+                    f"What {part.dataset} shares with this collection is unknown: the recorded "
+                    "version of it is not here."
                 )
         return sentences
 

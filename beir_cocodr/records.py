@@ -70,7 +70,7 @@ class Record:
         from pydantic import TypeAdapter, ValidationError
 
         if not isinstance(content, dict):
-            raise InputError(f"{where}: holds no JSON object; write it again")
+            raise InputError(f"{where}: is not a JSON object; write it again")
         values = dict(content)
         schema = values.pop("schema", 1)
         if schema != cls.SCHEMA:

@@ -121,7 +121,7 @@ def _read_run(folder: Path) -> tuple[object, set[str]]:
         if not _is_result(folder, name):
             raise InputError(
                 f"{record} names {name!r:.200}, which is not a result in this folder; nothing was "
-                f"removed; choose another --output, or take {RUN_FILE} away"
+                f"removed; choose another --output, or remove {RUN_FILE}"
             )
     return run, {RUN_FILE, *files}
 
@@ -150,7 +150,7 @@ def _check_run(
     if other_records or (overwrite and others):
         first = min(other_records or others)
         raise InputError(
-            f"{output} holds {first}, which is not a result of this command and is not "
+            f"{output} contains {first}, which is not a result of this command and is not "
             "overwritten; choose another --output"
         )
     if overwrite:
@@ -158,8 +158,8 @@ def _check_run(
     way_out = "choose another --output, or replace the results with --overwrite"
     if not isinstance(before, dict):
         raise InputError(
-            f"{output} holds results ({listed(sorted(files), 1)}), and {RUN_FILE} does not say of "
-            f"which run; {way_out}"
+            f"{output} contains results ({listed(sorted(files), 1)}), and {RUN_FILE} does not say "
+            f"of which run; {way_out}"
         )
     check_same_run(output, before, run, way_out)
 

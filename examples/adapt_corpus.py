@@ -4,8 +4,8 @@
     runs/mine
 
 If the corpus has labels in its split test, they judge the base and the adapted models, and no
-training sees them. If it has none, estimates judge, and the script says how often such estimates
-were right.
+training sees them. If it has none, the models are judged by estimates, and the script says how
+often such estimates were right.
 """
 
 from __future__ import annotations

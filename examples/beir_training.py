@@ -1,4 +1,4 @@
-"""Train an encoder with BEIR's training scripts, in which one import is changed.
+"""Train an encoder with BEIR's training scripts, with one import changed.
 
 The forms are those of BEIR's ``train_sbert.py`` (pairs), ``train_msmarco_v3.py`` (a data set of
 triplets that draws another hard negative in each epoch) and ``train_msmarco_v3_margin_MSE.py`` (the
@@ -47,7 +47,7 @@ class HardNegatives(Dataset[InputExample]):
         query, positive, negatives = self.rows[item]
         negative = negatives.pop(0)
         negatives.append(negative)
-        # A cross-encoder's scores are what BEIR's script has here.
+        # BEIR's script has a cross-encoder's scores here.
         margin = 2.0 if self.has_margin else 0
         return InputExample(texts=[query, positive, negative], label=margin)
 

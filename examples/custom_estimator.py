@@ -1,4 +1,4 @@
-"""An estimator of one's own: how far a model's best document stands out from the others.
+"""An estimator of your own: how far a model's best document stands out from the others.
 
 An estimator is a class with a row of ESTIMATORS. Its estimate is then part of every comparison
 without labels. It counts in the verdict after a refit, benchmarks/label_free_fitting.py:

@@ -1,4 +1,4 @@
-"""A fusion of one's own, judged beside the others: the larger of the two z-normalised scores.
+"""A fusion of your own, judged beside the others: the larger of the two z-normalised scores.
 
 A fusion is a class with a row of FUSIONS, which says what it is and what its kind is in the
 calibration of verdicts. After that its name works everywhere:

@@ -1,6 +1,6 @@
 """A loss of your own in fine-tuning: a positive must score higher than its negatives by a margin.
 
-The script is the command line with one loss more:
+The script is the command line with one more loss:
 
 python examples/custom_loss.py finetune --dataset apidocs/numpy --model minilm --loss hinge \
     --set margin=0.2 --max-steps 20 --output runs/hinge

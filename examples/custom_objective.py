@@ -1,12 +1,12 @@
 """An objective of your own in pre-training: the beginning of a window finds the rest of it.
 
-The script is the command line with one objective more:
+The script is the command line with one more objective:
 
 python examples/custom_objective.py pretrain --dataset apidocs/numpy --model minilm \
     --objective beginnings --set share=0.3 --max-steps 20 --batch-size 16 --output runs/beginnings
 
-The row says that training practises to find documents by their spans. Where models are judged
-without labels, held-out crops of the same corpus are then no evidence for this one.
+The row says that training practises finding documents by their spans. When models are judged
+without labels, held-out crops of the same corpus then do not count as evidence for this model.
 """
 
 from __future__ import annotations

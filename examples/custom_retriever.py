@@ -1,4 +1,4 @@
-"""A retriever of one's own, judged beside BM25: character n-grams, which forgive misspelt words.
+"""A retriever of your own, beside BM25: character n-grams, which tolerate misspelt words.
 
 python examples/custom_retriever.py --dataset apidocs/numpy --output runs/ngrams
 """

@@ -1,12 +1,12 @@
 """A stage of your own in an adaptation: the titles of the corpus are queries for their texts.
 
-The script is the command line with one stage more:
+The script is the command line with one more stage:
 
 python examples/custom_stage.py adapt --dataset my-corpus/ --model minilm --stages titles \
     --max-steps 20 --output runs/titles
 
-The row says that training practises to find documents by their spans. Where models are judged
-without labels, held-out crops of the same corpus are then no evidence for this one.
+The row says that training practises finding documents by their spans. When models are judged
+without labels, held-out crops of the same corpus then do not count as evidence for this model.
 """
 
 from __future__ import annotations

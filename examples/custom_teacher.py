@@ -1,6 +1,6 @@
 """A teacher of your own in distillation: another encoder, such as a larger one.
 
-The script is the command line with one kind of teacher more:
+The script is the command line with one more kind of teacher:
 
 python examples/custom_teacher.py distill --dataset apidocs/numpy --model minilm \
     --teacher encoder:minilm --set temperature=0.5 --max-steps 20 --batch-size 8 \
@@ -28,7 +28,7 @@ class EncoderTeacherOptions(Options):
     """Options of the teacher.
 
     Args:
-        temperature: what scores are divided by.
+        temperature: the divisor of the scores.
     """
 
     temperature: float = option(1.0, above=0)

@@ -1,6 +1,6 @@
-"""A weighting of your own in fine-tuning: clusters of queries count by a power of their last loss.
+"""A weighting of your own in fine-tuning: a power of the last loss of each cluster.
 
-The script is the command line with one weighting more:
+The script is the command line with one more weighting:
 
 python examples/custom_weighting.py finetune --dataset apidocs/numpy --model minilm \
     --weighting power --set power=2 --clusters 8 --max-steps 20 --output runs/power

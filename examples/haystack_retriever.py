@@ -15,10 +15,10 @@ from beir_cocodr import Searcher
 
 @component
 class SearcherRetriever:
-    """A component of Haystack that asks a searcher."""
+    """A component of Haystack that queries a searcher."""
 
     def __init__(self, dataset: str, model: str = "bm25", top_k: int = 5) -> None:
-        """Load the corpus and the model; a saved pipeline holds the arguments."""
+        """Load the corpus and the model; a saved pipeline stores the arguments."""
         self.dataset = dataset
         self.model = model
         self.searcher = Searcher(dataset, model)

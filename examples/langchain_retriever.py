@@ -16,10 +16,10 @@ from beir_cocodr import Searcher
 
 
 class SearcherRetriever(BaseRetriever):
-    """A retriever of LangChain that asks a searcher.
+    """A retriever of LangChain that queries a searcher.
 
     Attributes:
-        searcher: The searcher, which holds the corpus and the model.
+        searcher: The searcher, which contains the corpus and the model.
         top_k: The number of documents.
     """
 

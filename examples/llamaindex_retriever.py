@@ -14,10 +14,10 @@ from beir_cocodr import Searcher
 
 
 class SearcherRetriever(BaseRetriever):
-    """A retriever of LlamaIndex that asks a searcher."""
+    """A retriever of LlamaIndex that queries a searcher."""
 
     def __init__(self, searcher: Searcher, top_k: int = 5) -> None:
-        """Take the searcher, which holds the corpus and the model, and the number of documents."""
+        """Take the searcher, which contains corpus and model, and the number of documents."""
         self.searcher = searcher
         self.top_k = top_k
         super().__init__()

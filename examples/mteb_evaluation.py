@@ -1,4 +1,4 @@
-"""Evaluate models with MTEB on collections, which become its tasks, and on tasks of its own.
+"""Evaluate models with MTEB on collections, which become its tasks, and on MTEB's own tasks.
 
 python examples/mteb_evaluation.py --dataset apidocs/numpy --model bm25 --model minilm
 """

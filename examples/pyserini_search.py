@@ -1,4 +1,4 @@
-"""Encode a corpus, search it by Pyserini's own command line, and measure the run.
+"""Encode a corpus, search it with Pyserini's own command line, and measure the run.
 
 python examples/pyserini_search.py --dataset apidocs/numpy --model minilm --output runs/pyserini
 """

@@ -153,7 +153,7 @@ def main() -> None:
     )
     trainer.train()
     model.save_pretrained(str(options.output))
-    # The saved model needs nothing of this package.
+    # The saved model needs nothing from this package.
     plain = SentenceTransformer(str(options.output), device=options.device)
     print(plain.encode_query(["how do I sort an array?"]).shape)
 

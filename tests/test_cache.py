@@ -120,7 +120,7 @@ def test_a_corpus_that_the_cache_does_not_hold_is_named(cache_of_two, capsys):
     code, out = run(capsys, "--clear", "three")
     assert code == 2
     assert "three" in out
-    with pytest.raises(InputError, match="holds nothing of 'three'"):
+    with pytest.raises(InputError, match="contains nothing of 'three'"):
         chosen(entries(), "three", None)
     assert remove([]) == 0
 

@@ -75,7 +75,7 @@ def test_a_variable_that_was_named_must_be_set(monkeypatch):
     with pytest.raises(InputError, match="MY_KEY is not set"):
         endpoint.embed(["a"])
     monkeypatch.setenv("MY_KEY", "two\nlines")
-    with pytest.raises(InputError, match="MY_KEY holds characters"):
+    with pytest.raises(InputError, match="MY_KEY contains characters"):
         endpoint.embed(["a"])
 
 
@@ -174,7 +174,7 @@ def test_a_url_needs_a_host(url):
 
 
 def test_a_url_may_not_hold_a_password():
-    with pytest.raises(InputError, match=r"host holds a user name") as caught:
+    with pytest.raises(InputError, match=r"host contains a user name") as caught:
         check_url("http://me:secret@host/")
     assert "secret" not in str(caught.value)
 

@@ -293,7 +293,7 @@ def test_custom_loss(beir_folder, tiny_bert, tmp_path):
     idro = ["--loss", "hinge", "--weighting", "idro"]
     done = completed(_script, [*map(str, [script, "finetune", *arguments, *idro])])
     assert done.returncode == 2
-    assert "idro cannot weigh the loss hinge" in done.stderr
+    assert "idro cannot weight the loss hinge" in done.stderr
 
 
 def test_custom_objective_is_no_evidence_by_crops_of_its_corpus(beir_folder, tiny_bert, tmp_path):

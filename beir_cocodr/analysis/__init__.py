@@ -39,7 +39,7 @@ class RepresentationOptions(Options):
         128, "Contrast this many documents with each other in the loss.", min=2
     )
     temperature: float = option(2.0, "Compute uniformity at this temperature.", above=0)
-    span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
+    span_tokens: int = option(30, "Use at most this many tokens in a span.", min=1)
     seed: int = option(42, "Seed the sample and the spans with this number.", min=0, max=SEED_MAX)
 
 

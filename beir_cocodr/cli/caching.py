@@ -24,8 +24,8 @@ def cache(
     clear: Annotated[
         str | None,
         plain(
-            "Remove all, one kind such as vectors, or one corpus by its name or path. What is "
-            "needed later is made again."
+            "Remove everything (all), one kind such as vectors, or one corpus by its name or path. "
+            "Whatever is needed later is made again."
         ),
     ] = None,
     older_than: Annotated[
@@ -38,11 +38,12 @@ def cache(
     ] = None,
     as_json: parameters.Json = False,
 ) -> None:
-    """Show what the cache holds, and clear it.
+    """Show what the cache contains, and clear it.
 
-    The cache keeps what is made of corpora, such as the vectors of their texts, so that no command
-    makes it twice. BEIR_COCODR_CACHE names its folder, and BEIR_COCODR_VECTORS that of the vectors,
-    or turns them off with the value off. Nothing outside these folders is ever removed.
+    The cache keeps what is computed from corpora, such as the vectors of their texts, so that no
+    command computes it twice. BEIR_COCODR_CACHE names its folder, and BEIR_COCODR_VECTORS that of
+    the vectors, or turns them off with the value off. Nothing outside these folders is ever
+    removed.
     """
     if older_than is not None:
         Limits(min=0).check("--older-than", older_than)

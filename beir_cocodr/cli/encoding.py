@@ -32,7 +32,7 @@ _Update = Annotated[
     bool,
     Option(
         "--update",
-        help="Update the store to the present corpus; texts that it already holds are not "
+        help="Update the store to the present corpus; texts that it already contains are not "
         "encoded again.",
     ),
 ]
@@ -181,7 +181,7 @@ def hand_over(
 ) -> None:
     """Write vectors and fusion weights for a search engine.
 
-    The README.md in the output folder has the commands that load them. Vectors rank by dot product.
+    The README.md in the output folder has the commands that load them. Rank by dot product.
     """
     from beir_cocodr.retrieval.handover.hand_over import hand_over as run
 

@@ -14,7 +14,7 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.report.terminal import print_json
 
 _SETTINGS_HELP = (
-    "Load the encoder of {} alone with this setting, such as query_prompt='query: '; repeat for "
+    "Load only the encoder of {} with this setting, such as query_prompt='query: '; repeat for "
     "several."
 )
 
@@ -36,13 +36,12 @@ _Labels = Annotated[
     bool | None,
     Option(
         "--labels/--no-labels",
-        help="Take the labels of the split into account, or leave them aside. Default: take "
-        "them if the split has any.",
+        help="Use the labels of the split, or ignore them. Default: use them if the split has any.",
     ),
 ]
 
 _Samples = Annotated[
-    int, Option(help="Ask both for this many spans of documents and as many generated queries.")
+    int, Option(help="Query both with this many spans of documents and as many generated queries.")
 ]
 
 _SetOld = Annotated[
@@ -66,7 +65,7 @@ def gate(
     judgements: parameters.Judgements = None,
     identical_ids: parameters.Policy = "auto",
     samples: _Samples = 200,
-    seed: Annotated[int, Option(help="Seed the drawing of the queries.")] = 42,
+    seed: Annotated[int, Option(help="Seed the choice of the queries with this number.")] = 42,
     set_old: _SetOld = None,
     set_new: _SetNew = None,
     *,
@@ -77,7 +76,7 @@ def gate(
     """Fail if NEW is worse than OLD, for continuous integration.
 
     The command ends with status 0 if NEW is not worse than OLD by more than the margin, with 1 if
-    it is, with 3 if that cannot be told, and with 2 on bad input.
+    it is, with 3 if the evidence does not decide, and with 2 on bad input.
     """
     from beir_cocodr.evaluation.gate import GateOptions
     from beir_cocodr.evaluation.gate import gate as run

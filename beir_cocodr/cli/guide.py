@@ -83,7 +83,7 @@ ENDINGS = {
     "report": Ending("The page opens in any browser", ("search --help",)),
     "validate": Ending("{dataset} can be read", (_SEARCH,)),
     "doctor": Ending("The table says what is missing and how to get it", ("quickstart --fast",)),
-    "cache": Ending("Everything in it is made again when it is needed", ("cache --help",)),
+    "cache": Ending("Anything removed from the cache is made again when needed", ("cache --help",)),
     "pretrain": Ending("{model} was pre-trained on {dataset}", (_COMPARE_TRAINED,)),
     "finetune": Ending("{model} was fine-tuned on {dataset}", (_COMPARE_TRAINED,)),
     "distill": Ending("{model} was trained on the lists of {teacher}", (_COMPARE_TRAINED,)),
@@ -98,7 +98,7 @@ ENDINGS = {
     "serve": Ending("The page is closed", (_COMPARE_JUDGED, "serve --help")),
     "hand-over": Ending("{model} can be loaded into {to}", ("hand-over --help",)),
     "learn": Ending(
-        "{model} has looked at the judgements",
+        "Learning from the judgements is complete for {model}",
         (f"{_SEARCH} --model {{model}} --learned {{output}}",),
     ),
     "study": Ending("The analysis is complete"),

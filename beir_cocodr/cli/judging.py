@@ -81,7 +81,7 @@ _Parity = Annotated[
     Path | None,
     Option(
         metavar="RUN",
-        help="Score this TREC run by BEIR, ir-measures and pytrec_eval instead of comparing "
+        help="Score this TREC run with BEIR, ir-measures and pytrec_eval instead of comparing "
         "models.",
     ),
 ]
@@ -115,7 +115,7 @@ _Labels = Annotated[
 
 _Samples = Annotated[
     int,
-    Option(help="Without labels, judge by at most this many queries of each kind."),
+    Option(help="Without labels, judge with at most this many queries of each kind."),
 ]
 
 _Wanted = Annotated[int, Option(help="Propose this many query-document pairs for labelling.")]
@@ -124,7 +124,7 @@ _Generator = Annotated[
     str,
     Option(
         metavar="MODEL",
-        help="Without labels, also judge by questions that this language model writes: "
+        help="Without labels, also judge with questions that this language model writes: "
         "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
         "OpenAI's protocol. Default: only queries that need no model.",
     ),
@@ -138,8 +138,8 @@ _Asked = Annotated[
     Path | None,
     Option(
         metavar="FOLDER",
-        help="Without labels, take the queries that were asked in this session of serve or "
-        "try, if they were kept, as queries of the collection.",
+        help="Without labels, use the queries that were asked in this session of serve or try, if "
+        "they were kept, as queries of the collection.",
     ),
 ]
 
@@ -147,7 +147,7 @@ _Calibration = Annotated[
     Path | None,
     Option(
         metavar="FILE",
-        help="Without labels, judge by this calibration, fitted by "
+        help="Without labels, judge with this calibration, fitted by "
         "benchmarks/label_free_fitting.py. Default: the package's own.",
     ),
 ]
@@ -164,7 +164,10 @@ _Judge = Annotated[
 ]
 
 _JudgeQueries = Annotated[
-    int, Option(help="Let the judge judge at most this many queries, labelled ones first.")
+    int,
+    Option(
+        help="Let the judge grade documents for at most this many queries, labelled ones first."
+    ),
 ]
 
 

@@ -27,7 +27,7 @@ def names_models(command: Command) -> Command:
     takes_many = _is_list(option.annotation)
     argument = Argument(
         metavar="[MODEL]...",
-        help="Name the models here or by --model." if takes_many else "The same as --model.",
+        help="Name the models here or with --model." if takes_many else "The same as --model.",
         show_default=False,
         autocompletion=complete_models,
     )
@@ -66,12 +66,12 @@ def merge_models(settings: dict[str, Any], needs_model: bool) -> None:
     if arguments and options and arguments != options:
         raise InputError(
             f"the models {' '.join(arguments)} and --model {' '.join(options)} differ: name the "
-            "models once, after the command or by --model"
+            "models once, after the command or with --model"
         )
     if arguments:
         settings["model"] = positional
     if needs_model and not arguments and not options:
-        raise InputError("--model is missing: name a model after the command or by --model")
+        raise InputError("--model is missing: name a model after the command or with --model")
 
 
 def complete_models(incomplete: str) -> Iterator[str]:

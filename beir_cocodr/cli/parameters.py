@@ -28,7 +28,7 @@ Split = Annotated[str, Option(help="Use this split of the qrels.")]
 Json = Annotated[bool, Option("--json", help="Print results as JSON.")]
 
 Resume = Annotated[
-    bool, Option("--resume", help="Resume an interrupted run; a finished one is kept as it is.")
+    bool, Option("--resume", help="Resume an interrupted run; a finished one is kept unchanged.")
 ]
 
 Overwrite = Annotated[
@@ -78,9 +78,9 @@ ResultsMeasure = Annotated[str, Option(help="Use this measure of the results.")]
 Processes = Annotated[
     int | None,
     plain(
-        "Run this many processes; with several GPUs, each process takes the next one. Default: "
-        "1, or with --ray as many as the cluster has room for. The number does not change the "
-        "results, not even in one byte."
+        "Run this many processes; with several GPUs, each process takes the next one. Default: 1, "
+        "or with --ray as many as the cluster has room for. The number of processes does not "
+        "change a single byte of the results."
     ),
 ]
 
@@ -98,8 +98,8 @@ RayAddress = Annotated[
     Option(
         "--ray",
         metavar="[ADDRESS]",
-        help="Run on a Ray cluster; the files are the same to the byte. ADDRESS is the HOST:PORT "
-        "of the cluster's head, auto (the default: the cluster that RAY_ADDRESS names or "
+        help="Run on a Ray cluster; the files are identical, byte for byte. ADDRESS is the "
+        "HOST:PORT of the cluster's head, auto (the default: the cluster that RAY_ADDRESS names or "
         "that runs on this machine), or local (a cluster that starts and stops with this "
         "command).",
     ),

@@ -74,7 +74,7 @@ def resttest(
 ) -> None:
     """Divide training and test queries into buckets.
 
-    A model is trained on all buckets but one; the test queries of that one are extrapolation.
+    A model is trained on all buckets but one; the test queries of that one test extrapolation.
     """
     from beir_cocodr.resampling.resttest import resample_resttest
 
@@ -104,7 +104,7 @@ _Architecture = Annotated[
     list[str] | None,
     Option(
         help="Train these architectures on every set, separated by commas, or all: "
-        f"{architecture_forms()}. ARCHITECTURE@NAME starts one from that --other-start alone."
+        f"{architecture_forms()}. ARCHITECTURE@NAME starts one only from that --other-start."
     ),
 ]
 
@@ -120,8 +120,8 @@ _Model = Annotated[
 _OtherStart = Annotated[
     list[str] | None,
     Option(
-        help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME, or "
-        "only those that --architecture names so; repeat for several.",
+        help="Also start all architectures from this encoder, in rows ARCHITECTURE@NAME, or only "
+        "the ones that --architecture names in this form; repeat for several.",
         metavar="NAME=PATH",
     ),
 ]

@@ -88,7 +88,7 @@ _Model = Annotated[
     str | None,
     plain(
         "Search with any model that evaluate takes. Default: the model that wrote the store, "
-        "else hybrid:minilm, and bm25 where minilm is not installed. With --output, give the "
+        "otherwise hybrid:minilm, or bm25 if minilm is not installed. With --output, give the "
         "store's encoder here if it has moved."
     ),
 ]
@@ -371,7 +371,7 @@ def _model_or_default(name: str | None, settings: SearchOptions) -> str:
 def _typed_lines() -> Iterator[str]:
     """Yield the lines of the standard input without blank ones; prompt for them on a terminal."""
     if sys.stdin is None:
-        raise InputError("there is no query: give one, or --queries, or the standard input")
+        raise InputError("there is no query: give one, or --queries, or standard input")
     is_terminal = sys.stdin.isatty()
     while True:
         if is_terminal:

@@ -41,14 +41,16 @@ class PageOptions(Options):
     )
     host: str = option(
         "127.0.0.1",
-        "Serve the page at this address. If other machines can reach it, BEIR_COCODR_PASSWORD "
-        "must hold a password.",
+        "Serve the page at this address. If other machines can reach it, BEIR_COCODR_PASSWORD must "
+        "contain a password.",
     )
-    port: int = option(0, "Serve the page at this port; 0 takes any free port.", min=0, max=65_535)
+    port: int = option(
+        0, "Serve the page at this port; 0 chooses any free port.", min=0, max=65_535
+    )
     keep_queries: bool = option(
         False,
-        "Keep the queries that are asked on the page in asked.jsonl of that folder. From ten on "
-        "they count as real queries, there and in compare --asked.",
+        "Keep the queries that are asked on the page in asked.jsonl of that folder. Ten or more of "
+        "them count as real queries, there and in compare --asked.",
     )
     browser: bool = option(True, "Open the page in this machine's browser.")
 
@@ -70,8 +72,8 @@ def serve(
         bool,
         Option(
             "--mcp",
-            help="Serve no page: give an agent search and verdict as tools, by the Model Context "
-            "Protocol over standard input and output.",
+            help="Serve no page: give an agent search and verdict as tools, through the Model "
+            "Context Protocol over standard input and output.",
         ),
     ] = False,
     settings: SearchOptions,

@@ -272,8 +272,8 @@ _QueryKinds = Annotated[
 _Samples = Annotated[
     int,
     Option(
-        help="Judge a target without labels by this many held-out crops and as many "
-        "generated queries."
+        help="Judge a target without labels with this many held-out crops and as many generated "
+        "queries."
     ),
 ]
 
@@ -303,7 +303,7 @@ def adapt(
     generator: _Generator = "lexical",
     query_kinds: _QueryKinds = None,
     teacher: _Teacher = None,
-    split: Annotated[str, Option(help="Judge by this split of the target's qrels.")] = "test",
+    split: Annotated[str, Option(help="Judge with this split of the target's qrels.")] = "test",
     samples: _Samples = 300,
     source_split: _SourceSplit = "train",
     measures: parameters.Measures = "nDCG@10 R@100",

@@ -344,12 +344,12 @@ class Calibration(Record):
         counts = Counter(self.trust.get(group))
         text = (
             f"For {group}, on {len(self.collections)} labelled collections, each judged by a model "
-            "fitted without it and its family: "
-            f"the 90% interval held the labelled difference in {counts['covered']} of "
-            f"{counts['pairs']} pairs, the sign was right in {counts['right']} of "
-            f"{counts['decided']} decided pairs; of {counts['large']} pairs that labels tell apart "
-            f"by more than 0.03 it decided {counts['large_decided']}, of {counts['equal']} that "
-            f"are equal within {self.margin:g} it decided {counts['equal_decided']} ({self.date})."
+            "fitted without it and its family: the 90% interval contained the labelled difference "
+            f"in {counts['covered']} of {counts['pairs']} pairs, the sign was right in "
+            f"{counts['right']} of {counts['decided']} decided pairs; of {counts['large']} pairs "
+            f"whose labels differ by more than 0.03 it decided {counts['large_decided']}, of "
+            f"{counts['equal']} that are equal within {self.margin:g} it decided "
+            f"{counts['equal_decided']} ({self.date})."
         )
         if corpus_sha256 in self.corpora:
             text += (

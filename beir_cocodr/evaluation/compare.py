@@ -358,8 +358,7 @@ def with_asked(collection: Collection, options: CompareOptions) -> Collection:
     asked = load_asked(Path(options.asked))
     if len(asked) < FEWEST_QUERIES and not collection.queries:
         log.warning(
-            "%s: %d queries were asked there, and from fewer than %d nothing is concluded; they do "
-            "not count yet",
+            "%s: %d queries were asked there; they count only when there are %d",
             options.asked,
             len(asked),
             FEWEST_QUERIES,
@@ -461,7 +460,7 @@ def _check_label_free(
             )
         if spec.is_black_box:
             log.warning(
-                "%s cannot be given a changed corpus, so held-out crops do not count for it",
+                "%s cannot search a changed corpus, so held-out crops do not count for it",
                 label,
             )
     if task.options.labels is None and judged is None:
@@ -567,7 +566,7 @@ def _compare_labelled(
     open_models = indistinguishable(best, tests)
     certainty = ", significantly."
     if open_models:
-        certainty = f", but cannot be told from {', '.join(open_models)}."
+        certainty = f", but cannot be distinguished from {', '.join(open_models)}."
     reason = f"{best} has the highest {measure}, {value[best]:.4f}{certainty}"
     findings = Findings(
         ranking=ranking,
@@ -618,7 +617,7 @@ def _candidates(
     elif proposed is not None:
         remark = (
             f"the collection has no queries, so these are {proposed.kind}; queries that people ask "
-            "tell more"
+            "would tell more"
         )
     return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
 
@@ -653,7 +652,8 @@ def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
     specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
     if not is_plain(spec.name):
         log.info(
-            "vector:M is not compared, because only a plain encoder can be fused, and %s is none",
+            "vector:M is not compared, because only a plain encoder can be fused, and %s is not "
+            "one",
             spec.name,
         )
     elif documents > MOST_FOR_VECTORS:
@@ -689,6 +689,6 @@ def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
             lost.append(id)
     if lost:
         raise InputError(
-            f"{table} holds judgements of {len(lost)} queries, and would be overwritten: name it "
-            "with --judgements, or move it away"
+            f"{table} contains judgements of {len(lost)} queries, and would be overwritten: name "
+            "it with --judgements, or move it away"
         )

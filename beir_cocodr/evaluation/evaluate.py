@@ -324,7 +324,7 @@ def evaluate_into(
     """
     if task.top_k < depth(task.measures):
         log.warning(
-            "runs hold %d documents per query, but the measures look at up to %d",
+            "runs contain %d documents per query, but the measures look at up to %d",
             task.top_k,
             depth(task.measures),
         )

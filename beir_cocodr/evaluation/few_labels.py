@@ -392,8 +392,8 @@ class FewLabels:
         if self.chosen != self.reference:
             gain = describe_gain(self.held_out, self.queries)
             yield (
-                f"Choosing by them, against {self.reference}, on queries that had no part in the "
-                f"choice: {gain}."
+                f"A choice by them, compared with {self.reference} on queries that had no part in "
+                f"it: {gain}."
             )
         least = min(self.unjudged.values())
         most = max(self.unjudged.values())

@@ -52,7 +52,7 @@ class WeightChoice:
         expected = "lose" if self.estimate < 0 else "gain"
         return (
             f"BM25 has the weight {self.weight:g}, because the fusion with weight {BM25_WEIGHT:g} "
-            f"is expected to {expected} {abs(self.estimate):.3f} nDCG@10 over the encoder alone "
+            f"is expected to {expected} {abs(self.estimate):.3f} nDCG@10 against the encoder alone "
             f"({low:+.3f} to {high:+.3f}; {self.prior_share:.0%} of the estimate is what usually "
             "wins)"
         )

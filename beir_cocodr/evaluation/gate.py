@@ -105,9 +105,9 @@ class GateOptions(Options):
         max=1,
     )
     samples: int = option(
-        200, "Ask both for this many spans of documents and as many generated queries.", min=10
+        200, "Query both with this many spans of documents and as many generated queries.", min=10
     )
-    seed: int = option(42, "Seed the drawing of the queries.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed the choice of the queries with this number.", min=0, max=SEED_MAX)
     split: str = "test"
     labels: bool | None = None
     judgements: str | Path | None = None
@@ -213,8 +213,8 @@ def gate(
             check_name(name, model)
     if options.judgements is not None and options.labels:
         raise InputError(
-            "a gate takes the labels of the split or the judgements of a file, not both: leave "
-            "one out"
+            "a gate uses the labels of the split or the judgements of a file, not both: leave one "
+            "out"
         )
     check_device(search.encoder.device)
     needs_labels: Labels = "required" if options.labels else "optional"
@@ -307,8 +307,8 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     known = _known_queries(sides, documents, options)
     if not queries.texts and not known:
         raise InputError(
-            "there is no query to ask OLD and NEW: the collection has none, and a run cannot be "
-            "asked generated ones; name the models or stores that made the runs"
+            "there is no query to ask OLD and NEW: the collection has none, and a run cannot "
+            "answer generated ones; name the models or stores that made the runs"
         )
     evidence = []
     ranked = []
@@ -490,8 +490,10 @@ def _sentences(record: GateRecord) -> Iterator[str]:
     decisions = {
         WORSE: f"{record.new} is worse than {record.old} by more than {record.margin:g}",
         NOT_WORSE: f"{record.new} is not worse than {record.old} by more than {record.margin:g}",
-        CANNOT_TELL: f"It cannot be told whether {record.new} is worse than {record.old} by more "
-        f"than {record.margin:g}",
+        CANNOT_TELL: (
+            f"The evidence does not show whether {record.new} is worse than {record.old} by more "
+            f"than {record.margin:g}"
+        ),
     }
     yield (
         f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: the estimated difference "
@@ -501,7 +503,7 @@ def _sentences(record: GateRecord) -> Iterator[str]:
     if record.loses_documents:
         yield (
             "It no longer finds documents that it should find: on queries with a known document it "
-            "loses more than twice the margin, significantly so."
+            "loses significantly, and more than twice the margin."
         )
     for figures in record.evidence:
         yield _evidence_sentence(figures)
@@ -530,8 +532,8 @@ def _evidence_sentence(figures: GateEvidence) -> str:
 def _rates_sentence(record: GateRecord) -> str:
     rates = record.rates
     return (
-        f"Without labels, on {rates.collections} labelled collections to which it was not "
-        f"fitted, a margin of {rates.margin:g} noticed {rates.found:.0%} of "
-        f"{rates.faults:,} faults that cost more than 0.02, and raised a false alarm for "
-        f"{rates.false_alarms:.1%} of {rates.changes:,} harmless changes."
+        f"Without labels, on {rates.collections} labelled collections to which it was not fitted, "
+        f"the gate with a margin of {rates.margin:g} noticed {rates.found:.0%} of {rates.faults:,} "
+        f"faults that cost more than 0.02, and raised a false alarm for {rates.false_alarms:.1%} "
+        f"of {rates.changes:,} harmless changes."
     )

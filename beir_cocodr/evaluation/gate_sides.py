@@ -289,7 +289,7 @@ def _index_kind(folder: Path) -> str:
     kind = folder.name.removeprefix(_INDEX)
     if kind not in get_args(Kind) or not folder.is_dir():
         raise InputError(
-            f"{folder} is no index of its store; make it with search --store {folder.parent} "
+            f"{folder} is not an index of its store; make it with search --store {folder.parent} "
             f"--index {kind}"
         )
     return kind

@@ -428,7 +428,7 @@ class LearnedVectors:
         problem = f"{vectors_file} is damaged"
         with explained(problem, "learn again", OSError, ValueError, KeyError, SafetensorError):
             if file_sha256(vectors_file) != record.vectors_sha256:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum differs")
             vectors = load_file(vectors_file)["vectors"]
         return cls(record, vectors)
 

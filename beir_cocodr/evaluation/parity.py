@@ -186,8 +186,8 @@ Order = Literal["trec_eval", "msmarco", "file"]
 
 #: Order of equal scores to its description.
 ORDERS: dict[Order, str] = {
-    "trec_eval": "the larger document id first, scores compared in float32",
-    "msmarco": "the smaller document id first",
+    "trec_eval": "document id, the larger one first, with scores compared in float32",
+    "msmarco": "document id, the smaller one first",
     "file": "the order of the file",
 }
 
@@ -364,7 +364,7 @@ class _Account:
             reordered[query] = descending
         of_tool = ORDERS[order]
         of_reference = ORDERS[reference]
-        reason = f"equal scores: {tool} takes {of_tool}, ir-measures {of_reference}"
+        reason = f"equal scores: {tool} ranks by {of_tool}, ir-measures by {of_reference}"
         self.apply("ties", reason, concerned, run=reordered)
 
     def leave_out(self, tool: str) -> None:
@@ -372,7 +372,7 @@ class _Account:
         missing = [query for query in self.queries if query not in self.run]
         answered = [query for query in self.queries if query in self.run]
         reason = (
-            f"{tool} takes the mean over the queries that the run has; ir-measures scores the "
+            f"{tool} averages over the queries that the run contains; ir-measures scores the "
             "others 0"
         )
         self.apply("queries without results", reason, missing, queries=answered)

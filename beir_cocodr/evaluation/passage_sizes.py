@@ -75,8 +75,10 @@ class PassageOptions(Options):
         overwrite: replace the results of another run in the output folder.
     """
 
-    samples: int = option(300, "Ask this many spans and as many generated queries.", min=10)
-    seed: int = option(42, "Seed the drawing of the questions.", min=0, max=SEED_MAX)
+    samples: int = option(300, "Query with this many spans and as many generated queries.", min=10)
+    seed: int = option(
+        42, "Seed the choice of the questions with this number.", min=0, max=SEED_MAX
+    )
     split: str = "test"
     language: str = "en"
     overwrite: bool = False

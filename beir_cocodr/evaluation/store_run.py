@@ -246,7 +246,7 @@ def _check_run(
         columns = file.readline(10_000).split()
     if len(columns) not in (0, 6):
         raise InputError(
-            f"{output} is not a TREC run and is left as it is; choose another --output"
+            f"{output} is not a TREC run and is left unchanged; choose another --output"
         )
 
 
@@ -269,8 +269,8 @@ def _check_corpus(
     stored = str(store.record.identity["corpus"])
     if content_hash != stored:
         raise InputError(
-            f"{store.folder} holds another corpus than that of {dataset}: its content hash is "
-            f"{stored[:16]}, and {content_hash[:16]} is wanted; encode {dataset}"
+            f"{store.folder} does not contain the corpus of {dataset}: its content hash is "
+            f"{stored[:16]} instead of {content_hash[:16]}; encode {dataset}"
         )
 
 

@@ -297,8 +297,8 @@ RETRIEVERS: dict[str, Standalone] = {}
 
 #: Systems outside of this package, each with what it means: their names take these forms.
 EXTERNAL: dict[str, str] = {
-    "run:FILE": "a TREC run, which answers the queries that it has",
-    "http:URL|FILE": "a search engine that is asked over HTTP, as docs/engines.md describes",
+    "run:FILE": "a TREC run, which answers the queries that it contains",
+    "http:URL|FILE": "a search engine that is queried over HTTP, as docs/engines.md describes",
     "endpoint:URL#MODEL": "an encoder behind OpenAI's /v1/embeddings",
 }
 
@@ -509,12 +509,12 @@ class EncoderOptions:
         None, "Put this prompt before every document. Default: the model's own."
     )
     title_separator: str | None = option(
-        None, "Join title and text by this separator. Default: the model's own."
+        None, "Join title and text with this separator. Default: the model's own."
     )
     pooling: str | None = option(
         None,
         "Pool the tokens of an encoder without modules.json by cls or mean. Default: as its "
-        "authors do if it is known, else cls, with a warning.",
+        "authors do if the encoder is known, otherwise cls with a warning.",
         choices=("cls", "mean"),
     )
     chunk_pooling: str | None = option(

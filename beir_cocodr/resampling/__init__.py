@@ -51,7 +51,7 @@ class RestrainOptions(ResampleOptions):
     )
     ks: tuple[int, ...] = option(
         (),
-        "Instead of a size, take this many nearest training queries of each test query; repeat "
+        "Instead of a size, use this many nearest training queries of each test query; repeat "
         "for several.",
         "--k",
     )

@@ -287,8 +287,8 @@ class ExactSearch:
         parts = -(-len(source) // size)
         if parts > 1 and "*" not in corpus_filename:
             raise InputError(
-                f"corpus_filename {corpus_filename!r} is one file, of {parts} that it takes: "
-                "put a * in"
+                f"corpus_filename {corpus_filename!r} names one file, and the documents need "
+                f"{parts}: put a * into it"
             )
         folder = output_path(encode_output_path)
         encoder = self._encoder()
@@ -359,7 +359,7 @@ class ExactSearch:
     ) -> None:
         key = file.key_of(texts, kind)
         if not overwrite and file.holds(key, kind):
-            logger.info("%s holds these %s already", file.path, kind)
+            logger.info("%s already contains these %s", file.path, kind)
             return
         file.write(self.vectors(texts, kind).float().cpu().numpy(), key)
 
@@ -400,11 +400,13 @@ class ExactSearch:
         if asked not in get_args(Similarity):
             has = "no similarity"
             if declared:
-                has = f"the similarity {declared!r}, which exact search has not"
+                has = f"the similarity {declared!r}, which exact search does not have"
             raise InputError(f"the model declares {has}: give score_function 'cos_sim' or 'dot'")
         if declared not in (None, asked):
             names = [name for name, similarity in _SIMILARITIES.items() if similarity == declared]
-            way_out = f"; its own is score_function={names[0]!r}" if names else ""
+            way_out = (
+                f"; to search by the model's own, give score_function={names[0]!r}" if names else ""
+            )
             logger.warning(
                 "the model was trained for the similarity %r and is searched by "
                 "score_function=%r%s",

@@ -113,7 +113,7 @@ class HttpSearch:
         if len(new) < len(requests):
             log.info(
                 "%s: %d of %d answers are at most %g minutes old and come from the cache "
-                "(keep_minutes 0 asks every time)",
+                "(keep_minutes 0 queries the engine every time)",
                 self.name,
                 len(requests) - len(new),
                 len(requests),
@@ -174,8 +174,8 @@ class HttpSearch:
         ids = list(values_at(content, steps))
         if not all(isinstance(id, str | int) for id in ids):
             raise ServerError(
-                f"{self.name}: {self.settings.ids} holds {request.hide(repr(ids[0]))}, which is no "
-                "id; correct the path of the ids"
+                f"{self.name}: {self.settings.ids} contains {request.hide(repr(ids[0]))}, which is "
+                "not an id; correct the path of the ids"
             )
         scores: list[float] = [-float(rank) for rank in range(len(ids))]
         if self.settings.scores:
@@ -201,7 +201,7 @@ class HttpSearch:
         if len(values) != documents:
             raise ServerError(
                 f"{self.name}: {documents} ids and {len(values)} scores at {self.settings.scores}; "
-                "correct the path, or leave scores out to rank documents as they come"
+                "correct the path, or leave scores out to keep the order of the answer"
             )
         try:
             scores = [float(value) for value in values]
@@ -210,8 +210,8 @@ class HttpSearch:
         if not all(map(math.isfinite, scores)):
             quoted = request.hide(repr(values))
             raise ServerError(
-                f"{self.name}: {self.settings.scores} holds no numbers ({quoted}); correct the "
-                "path, or leave scores out to rank documents as they come"
+                f"{self.name}: {self.settings.scores} contains no numbers ({quoted}); correct the "
+                "path, or leave scores out to keep the order of the answer"
             )
         return scores
 

@@ -78,7 +78,7 @@ class HttpSettings(Options):
             isinstance(text, str) for text in self.headers.values()
         )
         if not is_text:
-            raise InputError("headers is no object of texts; give names and values")
+            raise InputError("headers is not an object of texts; give names and values")
         template = self.url + json.dumps(self.body, ensure_ascii=False)
         placeholders = (QUERY, QUERY_IN_JSON, VECTOR)
         if not any(placeholder in template for placeholder in placeholders):
@@ -121,7 +121,7 @@ class HttpSettings(Options):
     def _of_json(cls, content: object, where: str) -> Self:
         """Return the settings that JSON holds, over those of a preset if it names one."""
         if not isinstance(content, dict):
-            raise InputError(f"{where} holds {kind_of(content)}; give a JSON object of settings")
+            raise InputError(f"{where} contains {kind_of(content)}; give a JSON object of settings")
         chosen = dict(content)
         preset = chosen.pop("preset", None)
         if preset is not None:
@@ -288,7 +288,7 @@ PRESETS: dict[str, HttpPreset] = {
         body={"query": VECTOR, "limit": TOP_K, "with_payload": ["id"]},
         ids="result.points[].payload.id",
         scores="result.points[].score",
-        help="The vectors of a collection; the payload of a point holds the document's id.",
+        help="The vectors of a collection; the payload of a point contains the document's id.",
     ),
     "vespa": HttpPreset(
         url="{root}/search/",
@@ -309,7 +309,7 @@ PRESETS: dict[str, HttpPreset] = {
         },
         ids="data.Get.{collection}[].doc_id",
         scores="data.Get.{collection}[]._additional.score",
-        help="The objects of a class, by BM25; a property doc_id holds the document's id.",
+        help="The objects of a class, by BM25; a property doc_id contains the document's id.",
     ),
 }
 

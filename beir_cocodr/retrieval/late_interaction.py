@@ -80,7 +80,7 @@ class TokenVectors:
             for name in (_VECTORS, _STARTS, _SETTINGS):
                 checksums.verify(folder / name, way_out)
         kinds = (OSError, ValueError, KeyError, TypeError)
-        with explained(f"{folder} holds no vectors of tokens", way_out, *kinds):
+        with explained(f"{folder} contains no vectors of tokens", way_out, *kinds):
             settings = parse_json((folder / _SETTINGS).read_text())
             self.corpus = str(settings["corpus"])
             self.starts: Ints = np.load(folder / _STARTS)
@@ -427,7 +427,7 @@ class LateInteraction(HostRetriever):
             recall[f"recall@{k}"] = float(shares.mean())
         recall["queries"] = len(sample)
         write_text(self.tokens.folder / _RECALL, json.dumps(recall) + "\n")
-        log.info("the index of tokens finds of exact MaxSim's best: %s", recall)
+        log.info("the index of tokens, compared with exact MaxSim: %s", recall)
 
     def describe(self) -> Json:
         """Describe the ranker for records."""

@@ -167,8 +167,8 @@ class Resources:
 
         if spec.kind != "feedback":
             raise InputError(
-                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, which has BM25 in it, and "
-                f"BM25 would count twice; name {spec.encoder} alone or feedback:{spec.encoder}"
+                f"{spec.name!r}: {spec.encoder} is a hybrid encoder, which already includes BM25, "
+                f"so BM25 would count twice; name {spec.encoder} alone or feedback:{spec.encoder}"
             )
         return HybridFeedback(dense, self._lucene if spec.lucene else None)
 

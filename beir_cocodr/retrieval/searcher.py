@@ -326,7 +326,7 @@ class Searcher:
         if not path.is_relative_to(corpus):
             raise InputError(f"{file} leads out of {self.dataset} and is not opened")
         if not path.is_file():
-            raise InputError(f"{path} is no file any more; start again to search what is there now")
+            raise InputError(f"{path} is no longer a file; start again to search what is there now")
         return path
 
     def _hits(

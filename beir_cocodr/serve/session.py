@@ -448,7 +448,7 @@ class Session:
         counts = (
             f"{judgements} of 1 query" if queries == 1 else f"{judgements} of {queries} queries"
         )
-        return f"{self.judged.file} holds {counts}; qrels are beside it."
+        return f"{self.judged.file} contains {counts}; the qrels are beside it."
 
     def compared(self) -> list[str]:
         """Return the arguments by which ``compare`` reaches the same verdict."""

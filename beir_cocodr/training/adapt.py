@@ -226,7 +226,7 @@ def adapt(
         cost = estimate(plan.trainings(), base.model, plan.target.documents)
         expected: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
         if cost is None:
-            log.info("all models are trained, and their vectors are kept as far as they were made")
+            log.info("all models are trained, and the vectors encoded so far are kept")
             expected[JUDGEMENT] = None
         else:
             log.info("%s", cost)

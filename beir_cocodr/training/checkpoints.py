@@ -97,8 +97,8 @@ class LossState(TrainerCallback):
         file = self._file(self.checkpoint)
         if not file.is_file():
             raise InputError(
-                f"{self.checkpoint} has no cluster weights of process {rank()}, as the option "
-                "scope=rank keeps one set a process; resume with as many processes as before"
+                f"{self.checkpoint} has no cluster weights of process {rank()}, and the option "
+                "scope=rank keeps one set for each process; resume with as many processes as before"
             )
         self.loss.load_state_dict(load_file(file), strict=False)
 

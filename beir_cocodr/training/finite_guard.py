@@ -66,7 +66,7 @@ class FiniteGuard(TrainerCallback):
             return  # float16's loss scaler looks for overflows itself, and skips such a step
         norms = [p.grad.detach().norm() for p in model.parameters() if p.grad is not None]
         if norms and not torch.isfinite(torch.stack(norms)).all():
-            self._stop("the loss is finite, its gradient is not")
+            self._stop("the loss is finite, but its gradient is not")
 
     def on_step_end(
         self,
@@ -80,7 +80,9 @@ class FiniteGuard(TrainerCallback):
         if not control.should_save:
             return
         if not all(weight.isfinite().all() for weight in model.parameters()):
-            self._stop("the loss and its gradient are finite, the weights after the step are not")
+            self._stop(
+                "the loss and its gradient are finite, but the weights after the step are not"
+            )
 
     def _stop(self, reason: str) -> None:
         examples = []

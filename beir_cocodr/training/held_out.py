@@ -74,7 +74,8 @@ def selecting_collection(collection: Collection, options: HoldingOut) -> Collect
         raise InputError("select_split needs select_epochs; set it too")
     if split == collection.split:
         raise InputError(
-            f"select_split: {split} is what is trained on; name another split, or a held_out share"
+            f"select_split {split} is the split that is trained on; name another split, or set "
+            "held_out"
         )
     selecting = collection.in_split(split)
     relevant_rows(selecting)
@@ -235,7 +236,7 @@ class CheckpointSelection(TrainerCallback):
         self._measured = on_main(self._measured_before)
         if self.every >= state.max_steps and rank() == 0:
             log.warning(
-                "held-out queries choose no checkpoint within %d steps: lower select_epochs",
+                "no checkpoint is chosen by held-out queries within %d steps: lower select_epochs",
                 self.every,
             )
 
@@ -297,7 +298,7 @@ class CheckpointSelection(TrainerCallback):
         file = self._weights(record.best)
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError, SafetensorError):
             if file_sha256(file) != record.weights_sha256:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum differs")
         return record
 
     def _measure(self, step: int) -> None:

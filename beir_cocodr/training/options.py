@@ -74,7 +74,7 @@ class PretrainOptions(TrainingOptions):
     epochs: float = 8
     batch_size: int = _FILLED_IN
     learning_rate: float = _FILLED_IN
-    span_tokens: int = option(30, "Take at most this many tokens in a span.", min=1)
+    span_tokens: int = option(30, "Use at most this many tokens in a span.", min=1)
     whole_sentences: bool = option(False)
     flush_probability: float = option(0.1, min=0, max=1)
     max_length: int = option(_FILLED_IN, "Cut sequences to this many tokens.", min=3)
@@ -98,7 +98,7 @@ class PretrainOptions(TrainingOptions):
             )
         if self.span_tokens > self.max_length - 2:
             raise InputError(
-                f"span_tokens {self.span_tokens} must lie between 1 and max_length less two "
+                f"span_tokens {self.span_tokens} must lie between 1 and max_length minus two "
                 f"special tokens, {self.max_length - 2}"
             )
         masked_only = objective.masked and not objective.contrastive and not objective.decoder
@@ -396,15 +396,15 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         if self.weighted and not self.row("loss").weighable:
             weighable = [name for name, loss in LOSSES.items() if loss.weighable]
             raise InputError(
-                f"the weighting {self.weighting} cannot weigh the loss {self.loss}; "
-                f"take {' or '.join(weighable)}, or the weighting erm"
+                f"the weighting {self.weighting} cannot weight the loss {self.loss}; choose "
+                f"{' or '.join(weighable)}, or the weighting erm"
             )
 
     def _check_consecutive(self) -> None:
         if self.consecutive > 1 and self.row("loss").in_batch:
             raise InputError(
                 f"consecutive {self.consecutive} puts a query into a batch several times, where "
-                f"the loss {self.loss} compares it with itself; take the loss triplet, or leave "
+                f"the loss {self.loss} compares it with itself; choose the loss triplet, or leave "
                 "consecutive out"
             )
 

@@ -115,8 +115,8 @@ def _finished(
     """Return the record of a finished training, if it is this one."""
     if not resume:
         raise InputError(
-            f"{output} already holds a trained model; choose another --output, or --resume to keep "
-            "it"
+            f"{output} already contains a trained model; choose another --output, or --resume to "
+            "keep it"
         )
     # A finished model is the same wherever it would be trained now.
     now = replace(plan, precision=record.precision)

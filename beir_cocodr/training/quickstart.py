@@ -173,7 +173,7 @@ def _measured_plan(minutes: float) -> QuickstartPlan:
     plan = fitting_plan(rate, 60 * minutes)
     log.info(
         "this machine encodes %.1f texts a second, so the quickstart adapts to %s in %d steps of "
-        "%d examples, which takes about %s; --minutes allows it more or less",
+        "%d examples, which takes about %s; --minutes gives it more or less time",
         rate,
         plan.corpus,
         plan.steps,

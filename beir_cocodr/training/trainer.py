@@ -280,7 +280,7 @@ def run_stage(
     def complete_so_far() -> str:
         complete = last_checkpoint(checkpoints)
         name = complete.name if complete else "no checkpoint"
-        return f"{name} is complete, and --resume goes on from there"
+        return f"{name} is complete, and --resume continues from there"
 
     with naming_full_disk(output, complete_so_far), closing_reports(services):
         result = trainer.train_guarded(guard, stage.batch_keys, last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Private to torch, which documents it in its notes on extending Python alone. A test of launches
+# Private to torch, which documents it only in its notes on extending Python. A test of launches
 # fails when it moves.
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -1,4 +1,4 @@
-"""Time, memory, and processes of their own: how a script measures ours and its rivals."""
+"""Time, memory and separate processes: how a script measures our code and its rivals."""
 
 from __future__ import annotations
 
@@ -135,9 +135,9 @@ def run_child(
     values: Mapping[str, object],
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Run a script again in a process of its own, and return what its last line says in JSON.
+    """Run a script again in a separate process, and return what its last line says in JSON.
 
-    A process of its own has a peak memory of its own.
+    A separate process has its own peak memory.
 
     Args:
         script: The path of the script, mostly ``__file__``.

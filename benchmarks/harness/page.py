@@ -78,7 +78,7 @@ class Marks:
         return text.split(self.start)[1].split(self.end)[0].strip()
 
     def write(self, page: Path, table: str) -> None:
-        """Replace what stands between the marks in a page."""
+        """Replace the text between the marks of a page."""
         before, rest = page.read_text().split(self.start)
         after = rest.split(self.end)[1]
         write_text(page, f"{before}{self.start}\n{table}\n{self.end}{after}")

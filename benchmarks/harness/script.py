@@ -109,7 +109,7 @@ def add_integers(parser: argparse.ArgumentParser, options: Mapping[str, tuple[in
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that describe the experiment, which are all except paths."""
+    """Return the options that describe the experiment: all except paths."""
     return {name: value for name, value in vars(options).items() if not isinstance(value, Path)}
 
 

@@ -22,7 +22,7 @@ from beir_cocodr.io import write_text
 #: The documentation from which pieces are cut.
 SOURCES = "apidocs/stdlib+numpy+pandas+scipy+sklearn+torch"
 
-#: Corpora of together about 2,900 documents that are long enough for two spans.
+#: Corpora with about 2,900 documents in all, which are long enough for two spans.
 CORPORA = ("apidocs/torch", "apidocs/scipy", "apidocs/pandas", "apidocs/numpy", "apidocs/sklearn")
 
 

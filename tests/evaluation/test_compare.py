@@ -418,7 +418,9 @@ def test_what_was_wanted_is_judged_and_read_back(
     filled(
         tmp_path / "again" / "labels_wanted.tsv", qrels, tmp_path / "again" / "labels_wanted.tsv"
     )
-    with pytest.raises(InputError, match=r"labels_wanted\.tsv holds judgements of .* --judgements"):
+    with pytest.raises(
+        InputError, match=r"labels_wanted\.tsv contains judgements of .* --judgements"
+    ):
         compare(
             [clean, damaged],
             str(distinct),

@@ -81,7 +81,7 @@ def test_nothing_to_report(tmp_path):
     ("name", "content", "message"),
     [
         ("results.json", "{", "is not JSON"),
-        ("results.json", "[]", "holds no JSON object"),
+        ("results.json", "[]", "is not a JSON object"),
         ("results.json", '{"dataset": "x"}', "required"),
         ("comparison.json", "{}", "required"),
         ("adapt.json", "{}", "required"),

@@ -406,7 +406,7 @@ def test_a_calibration_is_told_in_words():
     [told] = [reason for reason in found.reasons if reason.startswith("Use bm25")]
     assert "+0.050 nDCG@10 against base alone, 90% +0.010 to +0.090" in told
     [told] = {reason for reason in found.reasons if "held-out crops: " in reason}
-    assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), speaks for it.")
+    assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), supports it.")
 
 
 def test_the_statement_of_a_calibration_is_printed(

@@ -170,7 +170,9 @@ def test_a_split_chooses_instead_and_is_recorded_as_seen(beir_folder, tiny_mlm, 
     )
 
 
-@pytest.mark.parametrize(("split", "words"), [("train", "is what is trained on"), ("dev", "dev")])
+@pytest.mark.parametrize(
+    ("split", "words"), [("train", "is the split that is trained on"), ("dev", "dev")]
+)
 def test_a_split_that_cannot_choose_is_named(split, words, beir_folder, tiny_mlm, tmp_path):
     with pytest.raises(InputError, match=words):
         finetune(

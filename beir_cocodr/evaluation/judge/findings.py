@@ -109,8 +109,8 @@ class JudgeFindings:
             yield _describe_agreement(self.agreement)
         else:
             yield (
-                "There are no labels to check it by, so its figures are an opinion; judge some "
-                "pairs and give them with --judgements."
+                "There are no labels to check it against, so its figures are an opinion; judge "
+                "some pairs and give them with --judgements."
             )
         yield BIASES
         without_grade = {

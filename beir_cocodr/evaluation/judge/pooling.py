@@ -163,7 +163,7 @@ def _grade(
     expected = grader.count_tokens([grading_prompt(*pair) for pair in missing])
     log.info(
         "%s: %d pairs of a query and a document to grade, about %d tokens (%d were graded before); "
-        "what this costs in money is for whoever runs the model to say",
+        "the price depends on who runs the model",
         grader.name,
         len(missing),
         expected,

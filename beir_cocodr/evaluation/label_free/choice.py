@@ -224,11 +224,11 @@ class _Choice:
         wanted = self.comparison.labels_wanted
         between = f"{self.labels[wanted.a]} and {self.labels[wanted.b]}"
         if not wanted.pairs:
-            return f"There is nothing to label that would tell {between} apart: {wanted.remark}."
+            return f"No labels would distinguish between {between}: {wanted.remark}."
         origin = f" ({wanted.remark})" if wanted.remark else ""
         return (
-            f"Labels would tell more: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those "
-            f"that tell most between {between}{origin}."
+            f"Labels would help: the {len(wanted.pairs)} pairs in {LABELS_FILE} are those that say "
+            f"most about {between}{origin}."
         )
 
 
@@ -253,8 +253,8 @@ def _meaning(estimate: records.Estimate) -> str:
     if not estimate.applies:
         return f"does not count: {estimate.remark}"
     meanings = {
-        0: "speaks for neither",
-        1: "speaks for it",
-        -1: "speaks against it",
+        0: "supports neither",
+        1: "supports it",
+        -1: "contradicts it",
     }
     return meanings[estimate.sign]

@@ -290,7 +290,7 @@ def _rehearsal(
         return ""
     lead = float((scores[b] - scores[a]).mean())
     is_ahead = lead > 0 if b in practised else lead < 0
-    return f"the one in front was {practice}, the other was not" if is_ahead else ""
+    return f"the leading model was {practice}, the other was not" if is_ahead else ""
 
 
 def _estimate(

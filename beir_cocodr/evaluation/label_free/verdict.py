@@ -139,7 +139,7 @@ class Rule:
         if uncalibrated:
             return f"the calibration has no models of the kind of {uncalibrated[0]}"
         if expected.prior_share > _MOST_PRIOR:
-            return "this corpus says too little"
+            return "this corpus gives too little evidence"
         return ""
 
 
@@ -232,7 +232,7 @@ def _by_interval(
         return WORSE, f"{described}, which excludes 0"
     if max(-low, high) <= margin:
         return NO_DIFFERENCE, f"{described}, which lies within {margin:g}"
-    return CANNOT_TELL, f"{described}, which holds 0 and more than {margin:g}"
+    return CANNOT_TELL, f"{described}, which contains 0 and more than {margin:g}"
 
 
 def expected_values(
@@ -421,7 +421,7 @@ def _basis(pair: records.PairVerdict) -> str:
         return "Their difference does not matter."
     judged = " and judged queries" if pair.rule == JUDGED else ""
     return (
-        f"{pair.prior_share:.0%} of this estimate is what usually wins, the rest is evidence of "
+        f"{pair.prior_share:.0%} of this estimate is what usually wins, the rest is evidence from "
         f"this corpus{judged}."
     )
 

@@ -130,7 +130,7 @@ def on_device(index: Any, kind: str, device: str | None) -> Any:
         return faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), number or 0, index)
     except RuntimeError as error:  # FAISS's GPU code knows few widths and numbers of codes
         logger.warning(
-            "the %s index stays on the CPU, because FAISS's GPU code does not take it: %s",
+            "the %s index stays on the CPU, because FAISS's GPU code does not support it: %s",
             kind,
             first_line(error),
         )
@@ -153,16 +153,16 @@ def _log_missing_gpu(device: str | None) -> None:
 
     if device is not None or torch.cuda.is_available():
         logger.warning(
-            "the CPU searches the index, because this FAISS finds no GPU; for one, "
-            "pip install 'beir-cocodr[faiss-gpu]'"
+            "the CPU searches the index, because this FAISS finds no GPU; to use one, pip install "
+            "'beir-cocodr[faiss-gpu]'"
         )
 
 
 def warn_of_depth(depth: int) -> None:
     """Say that a search is too deep for FAISS's GPU code."""
     logger.warning(
-        "the CPU searches the index for %d candidates of each query, as FAISS's GPU code takes at "
-        "most %d; lower top_k or over_fetch",
+        "the CPU searches the index for %d candidates of each query, because FAISS's GPU code "
+        "allows at most %d; lower top_k or over_fetch",
         depth,
         GPU_DEPTH,
     )
@@ -196,7 +196,7 @@ def check_queries(queries: Array, width: int) -> Array:
     """
     array = np.asarray(queries)
     if array.ndim != 2 or array.shape[1] != width:
-        raise InputError(f"queries have the shape {array.shape}, this index needs (Q, {width})")
+        raise InputError(f"queries have the shape {array.shape}, but this index needs (Q, {width})")
     if not len(array):
         raise InputError("there are no queries to search for; give at least one")
     wrong = non_finite_rows(array)
@@ -488,7 +488,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is not that of an index of this version; build the index again"
+            f"{path} does not belong to an index of this version; build the index again"
         ) from error
     return dict(settings)
 
@@ -524,6 +524,6 @@ def _check_parts(
     for name, (value, expected) in values_and_expected.items():
         if value != expected:
             raise InputError(
-                f"the files in {folder} do not belong together, {name}: {value} in place of "
+                f"the files in {folder} do not belong together, {name}: {value} instead of "
                 f"{expected}; build the index again"
             )

@@ -249,8 +249,8 @@ class FaissIndex:
         indexed = (self.count, self.width)
         if shape != indexed:
             raise InputError(
-                f"vectors have the shape {shape}, but this index holds {indexed}; give the vectors "
-                "that it was built from"
+                f"vectors have the shape {shape}, but this index contains {indexed}; give the "
+                "vectors that it was built from"
             )
         return stored
 
@@ -319,9 +319,11 @@ class FaissIndex:
         for name, value in recall.items():
             if name != "queries":
                 shares.append(f"{name} {value:.3f}")
-        origin = "documents in their place" if source == "documents" else "drawn from those given"
+        origin = (
+            "documents used as queries" if source == "documents" else "drawn from the given ones"
+        )
         logger.info(
-            "%s over %d documents finds of exact search: %s (%d queries, %s)",
+            "%s over %d documents, compared with exact search: %s (%d queries, %s)",
             self.options.kind,
             self.count,
             ", ".join(shares),

@@ -140,8 +140,8 @@ class FaissOptions(Options):
     def _check_centroids(self, name: str, centroids: int, training: int) -> None:
         if centroids > training:
             raise InputError(
-                f"{name} {getattr(self, name)} makes {centroids} centroids of {training} training "
-                f"vectors; lower it, or leave {name} out to have it chosen"
+                f"{name} {getattr(self, name)} needs {centroids} centroids from {training} "
+                f"training vectors; lower it, or leave {name} out to have it chosen"
             )
 
 
@@ -243,7 +243,7 @@ def documents_as_queries(documents: Array) -> Doubles:
     negated = wide[:, -2 * k : -k]  # −1/σ²
     if not k or not (negated < 0).all():
         raise InputError(
-            "the vectors are not documents of an MRL, whose variances make negative numbers; use "
+            "the vectors are not documents of an MRL, whose variances give negative numbers; use "
             "another transform than folding"
         )
     variance = -1 / negated

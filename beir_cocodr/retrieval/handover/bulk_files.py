@@ -129,7 +129,7 @@ def _bulk_lines(collection: str, document: dict[str, str], vector: Floats) -> st
     id = document["_id"]
     if len(id.encode()) > _LONGEST_ID:
         raise InputError(
-            f"document {id[:60]!r}... has an id of {len(id.encode())} bytes, and OpenSearch takes "
+            f"document {id[:60]!r}... has an id of {len(id.encode())} bytes, and OpenSearch allows "
             f"at most {_LONGEST_ID}; shorten it in the corpus"
         )
     action = json.dumps({"index": {"_index": collection, "_id": id}})

@@ -51,8 +51,8 @@ class Engine:
         if dimensions > self.most_dimensions:
             raise InputError(
                 f"{engine} takes vectors of at most {self.most_dimensions:,} dimensions, and these "
-                f"have {dimensions:,}; make narrower ones, such as by fuse --bytes-per-document "
-                f"{2 * self.most_dimensions}"
+                f"have {dimensions:,}; make narrower ones, for example with fuse "
+                f"--bytes-per-document {2 * self.most_dimensions}"
             )
 
 
@@ -104,7 +104,7 @@ class HandOverOptions(Options):
 
     to: str = option(
         "qdrant",
-        lambda: f"Write for one of {engine_forms()}.",
+        lambda: f"Write for one of these engines: {engine_forms()}.",
         choices=ENGINES.keys(),
     )
     collection: str | None = option(

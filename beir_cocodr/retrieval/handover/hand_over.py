@@ -133,8 +133,8 @@ def hand_over(
     spec = resolve_model(model, argument="model")
     if spec.loaded is not None:
         raise InputError(
-            f"model is {kind_of(spec.loaded)}; name its folder or its name on the hub, by which "
-            "its queries are encoded later"
+            f"model is {kind_of(spec.loaded)}; give its folder or its name on the hub, with which "
+            "queries are encoded later"
         )
     check_device(search.encoder.device, [spec])
     collection = load_collection(dataset, labels="none")

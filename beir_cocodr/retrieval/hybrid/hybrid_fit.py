@@ -319,7 +319,7 @@ class Fit:
             return both
         if lexical == "svd+hash":
             log.warning(
-                "truncated SVD holds all %d dimensions of BM25: nothing is left to hash",
+                "truncated SVD covers all %d dimensions of BM25: nothing is left to hash",
                 rank,
             )
         return [DenseBM25(full, 0)]

@@ -231,8 +231,8 @@ def _resume(store: EmbeddingStore, encoder: CorpusEncoder) -> tuple[list[int], l
     total = len(store.shards)
     if len(missing) < total and store.lacks_folding():
         raise InputError(
-            f"{folder} has lost its {FOLDING_FILE}, or it is broken, and without it its shards "
-            "mean nothing; delete the folder and encode again"
+            f"{folder} has no readable {FOLDING_FILE}, without which its shards cannot be used; "
+            "delete the folder and encode again"
         )
     tables = store.table.broken()
     if fault(folder / TEXTS_FILE) is not None:  # the run was killed before

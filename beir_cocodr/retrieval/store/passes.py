@@ -61,12 +61,12 @@ def add_lexical(
     dense = EmbeddingStore.open(store)
     if dense.record.identity["weights"] != trained.base_sha256:
         raise InputError(
-            f"{dense.folder} was encoded by {dense.record.model.name!r}, from which {name} was not "
-            "fused; name the store of the encoder that was"
+            f"{dense.folder} was encoded by {dense.record.model.name!r}, but {name} was fused from "
+            "another encoder; name the store of that encoder"
         )
     if dense.record.identity["corpus"] != documents.content_hash:
         raise InputError(
-            f"{dense.folder} holds another corpus; encode this one by the dense encoder first"
+            f"{dense.folder} contains another corpus; encode this one with the dense encoder first"
         )
     options = EncodeOptions(
         precision=dense.record.precision,
@@ -199,7 +199,9 @@ def _check_updatable(former: EmbeddingStore, identity: dict[str, str | int | Non
         return
     texts = folder / TEXTS_FILE
     if not texts.is_file():
-        raise InputError(f"{folder} has no {TEXTS_FILE}, by which texts are known; {_OTHER_FOLDER}")
+        raise InputError(
+            f"{folder} has no {TEXTS_FILE}, which identifies its texts; {_OTHER_FOLDER}"
+        )
     if former.verify:
         checksums.verify(texts, _OTHER_FOLDER)
 
@@ -216,7 +218,7 @@ def _replaced(
     rows = _former_rows(former, known, encode.text_hashes(encoder))
     kept = int((rows >= 0).sum())
     log.info(
-        "%s holds %d of %d documents; the others are encoded",
+        "%s contains %d of %d documents; the others are encoded",
         folder,
         kept,
         len(rows),

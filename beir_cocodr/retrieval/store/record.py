@@ -131,10 +131,10 @@ class StoreRecord(Record):
         wanted = json_sha256(identity, ensure_ascii=False)
         names = {**self.identity, **identity}
         changed = {name for name in names if self.identity.get(name) != identity.get(name)}
-        update = ", or bring it to this corpus with --update" if changed == {"corpus"} else ""
+        update = ", or update it to this corpus with --update" if changed == {"corpus"} else ""
         raise InputError(
-            f"{folder} holds embeddings with the key {self.key[:_SHOWN]}, and {wanted[:_SHOWN]} is "
-            f"wanted: {_differences(self.identity, identity)}; choose another folder, or delete "
+            f"{folder} contains embeddings with the key {self.key[:_SHOWN]}, but {wanted[:_SHOWN]} "
+            f"is needed: {_differences(self.identity, identity)}; choose another folder, or delete "
             f"this one{update}"
         )
 

@@ -62,7 +62,7 @@ class Refit(Record):
 
     def __str__(self) -> str:
         """Return one line for people."""
-        verdict = "due: make the model again by fuse" if self.due else "not due"
+        verdict = "due: fuse the model again" if self.due else "not due"
         before = self.unknown_before or 0
         return (
             f"refit {verdict}: {self.unknown_share:.1%} of terms are unknown ({before:.1%} when it "

@@ -38,7 +38,7 @@ _TYPES = {
 }
 
 #: What a user does about a broken file of a store.
-ENCODE_AGAIN = "encode again, which makes what is broken anew"
+ENCODE_AGAIN = "encode again, which replaces what is broken"
 
 _DELETE = "delete it and encode again"
 

@@ -185,7 +185,7 @@ class EmbeddingStore(Embeddings):
         """
         if not self.folder.is_dir():  # writing would make it anew, without the other files
             raise InputError(
-                f"{self.folder} was moved or removed while it was written to; encode again"
+                f"{self.folder} was moved or removed while it was being written; encode again"
             )
         shard = self.shards[number]
         if self.folding is not None:

@@ -45,8 +45,8 @@ def check_still_same(
     cosine = float(torch.cosine_similarity(now, stored.rows(_FIRST_ROW)))
     if cosine < _SAME:
         raise InputError(
-            f"{folder}: the model behind the endpoint has changed since, as the vector of the "
-            f"first document has a cosine of {cosine:.3f} with the stored one; {way_out}"
+            f"{folder}: the model behind the endpoint has changed since: the vector of the first "
+            f"document has a cosine of {cosine:.3f} with the stored one; {way_out}"
         )
 
 
@@ -89,8 +89,8 @@ class StoreChoice:
         for store in self.stores:
             if store.record.prior:
                 raise InputError(
-                    f"{store.folder} holds the vectors of an MRL in {store.record.precision}, "
-                    "folded for search alone: encode them in fp32, or leave this store out"
+                    f"{store.folder} contains the vectors of an MRL in {store.record.precision}, "
+                    "folded for search only: encode them in fp32, or leave this store out"
                 )
 
     def of(self, model: COCODR) -> EmbeddingStore | None:

@@ -163,7 +163,7 @@ class Dense:
         self.watcher: Watcher | None = None
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(
-                "exact search needs cosine or dot product, the model has "
+                "exact search needs cosine or dot product, but the model has "
                 f"{model.similarity_fn_name}"
             )
         self._truncated_queries = 0.0

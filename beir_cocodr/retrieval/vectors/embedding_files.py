@@ -85,7 +85,7 @@ class EmbeddingFile:
             return True
         reason = "exists already"
         if self.encoder:
-            reason = f"holds other embeddings than this encoder's of these {kind}"
+            reason = f"contains other embeddings than this encoder's of these {kind}"
         raise InputError(
             f"{self.path} {reason}; give overwrite=True, or another encode_output_path"
         )

@@ -247,8 +247,8 @@ def warn_if_crowded(devices: Sequence[str], threads: int) -> None:
     wanted = threads * sum(device == "cpu" for device in devices)
     if len(devices) > 1 and wanted > cores:
         log.warning(
-            "%d processes of %d threads share %d cores: --threads %d is faster, with other last "
-            "bits",
+            "%d processes of %d threads share %d cores: --threads %d is faster, but changes the "
+            "last bits of the vectors",
             len(devices),
             threads,
             cores,

@@ -258,8 +258,8 @@ class Segment:
         damaged = int(self._is_damaged[slots].sum())
         if damaged:
             log.warning(
-                "%s: %d vectors were changed since they were written, by their checksums; the "
-                "texts are encoded again",
+                "%s: %d vectors were changed since they were written, according to their "
+                "checksums; the texts are encoded again",
                 self.folder,
                 damaged,
             )

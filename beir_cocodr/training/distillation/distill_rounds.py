@@ -129,7 +129,7 @@ class Rounds(TrainerCallback):
             self._make_round(number)
         self.current = self._read(number)
         if self._gains_no_more():
-            log.info("MRR@10 has not grown for %d rounds; stopped", self.options.patience)
+            log.info("MRR@10 has not improved for %d rounds; stopped", self.options.patience)
             control.should_training_stop = True
 
     def _gains_no_more(self) -> bool:
@@ -240,7 +240,7 @@ class Rounds(TrainerCallback):
     def _check_file(self, file: Path, digest: str | None) -> None:
         with explained(f"{file} is damaged", _TRAIN_AGAIN, OSError, ValueError):
             if files.file_sha256(file) != digest:
-                raise ValueError("its checksum is another")
+                raise ValueError("its checksum differs")
 
     def _search(self, names: Sequence[str] = ()) -> tuple[dict[str, Array], float]:
         """Search with the student, all processes together, each for its share of the queries.

@@ -2,7 +2,7 @@
 
 Averaged weights keep what was general in the base. How much of each is taken is chosen on
 generated queries of a kind that was not trained on, and confirmed on others of the kind: if these
-do not gain, the base stays as it was.
+do not gain, the base is kept unchanged.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Merging:
             float(base_values.mean()),
             float(chosen_values.mean()),
             100 * confidence,
-            "merged" if is_kept else "the base stays as it was",
+            "merged" if is_kept else "the base is kept unchanged",
         )
         return {
             "merging": {

@@ -186,6 +186,6 @@ class TeacherScores:
                 return pairs
         except (OSError, ValueError, EOFError):
             pass
-        log.warning("%s is damaged; its scores are asked for again", file)
+        log.warning("%s is damaged; its scores are computed again", file)
         file.unlink(missing_ok=True)
         return np.empty(0, _PAIR)

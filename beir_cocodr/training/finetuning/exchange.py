@@ -354,7 +354,7 @@ class _TevatronFile:
                     yield {"_id": id, "title": title, "text": text}
                 elif seen[id] != digest:
                     raise InputError(
-                        f"{self.path}:{line}: passage {id!r} has another text than before; "
+                        f"{self.path}:{line}: passage {id!r} has a different text than before; "
                         "give it another id"
                     )
 

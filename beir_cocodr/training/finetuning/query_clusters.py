@@ -139,7 +139,8 @@ def _saved_clusters(file: Path, ids: list[str]) -> dict[str, int]:
     rows = [line.rsplit("\t", 1) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
     if [query for query, _ in rows] != ids:
         raise InputError(
-            f"{file} has other queries than this run; delete it, or choose another --output"
+            f"{file} has different queries from those of this run; delete it, or choose another "
+            "--output"
         )
     return {query: int(cluster) for query, cluster in rows}
 

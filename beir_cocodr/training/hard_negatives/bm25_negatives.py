@@ -185,7 +185,7 @@ class _BlockedSearch:
         missing_somewhere = chain(*gather(missing_here))
         missing = sorted(set(missing_somewhere))
         if not missing:
-            log.info("BM25's negatives are taken from %s", self.folder)
+            log.info("BM25's negatives are read from %s", self.folder)
         with files.filling_cache(self.index.parent):
             self.folder.mkdir(exist_ok=True)
             blocks = [self._block(number) for number in missing]

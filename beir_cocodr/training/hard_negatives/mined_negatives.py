@@ -175,7 +175,7 @@ def mine_negatives(
     is_finished = on_main(lambda: key is not None and _saved(finished, identity) is not None)
     if is_finished:
         log.info(
-            "%s, episode %d: negatives mined before are taken from %s",
+            "%s, episode %d: negatives mined before are read from %s",
             collection.name,
             draw.episode,
             finished,
@@ -418,12 +418,12 @@ def _saved(folder: Path, identity: Json) -> MinedNegatives | None:
     try:
         before, mined = _read(folder)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s cannot be read (%s); negatives are mined anew", folder, error)
+        log.warning("%s cannot be read (%s); negatives are mined again", folder, error)
         return None
     changed = differences(before, identity)
     if changed:
         names = ", ".join(changed)
-        log.info("%s was mined with other %s; negatives are mined anew", folder, names)
+        log.info("%s was mined with different %s; negatives are mined again", folder, names)
         return None
     return mined
 
@@ -435,6 +435,6 @@ def _read(folder: Path) -> tuple[Json, MinedNegatives]:
     rows = np.load(folder / _ROWS, mmap_mode="r")
     embeddings = np.load(folder / _EMBEDDINGS, mmap_mode="r")
     if not len(rows) == len(embeddings) == len(queries):
-        raise ValueError("its files are of different lengths")
+        raise ValueError("its files have different lengths")
     mined = MinedNegatives(queries, rows, embeddings, record["counts"])
     return record["identity"], mined

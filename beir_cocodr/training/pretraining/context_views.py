@@ -98,7 +98,7 @@ class ContextViews(Views):
         batch_size = self.options.batch_size
         if self.batch_keys is not None and documents < batch_size <= passages:
             raise InputError(
-                f"a batch holds no two passages of one document, and {names} has {documents} "
+                f"a batch contains no two passages of one document, and {names} has {documents} "
                 f"documents: lower batch_size, which is {batch_size}"
             )
         log.info("%s: %d passages of %d documents have queries", names, passages, documents)

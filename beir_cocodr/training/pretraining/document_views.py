@@ -175,15 +175,15 @@ class DocumentViews(Views):
         if not self.two_spans:
             raise InputError(f"no document of {names} has any text to train on; add documents")
         raise InputError(
-            f"no document of {names} has more than {self.options.span_tokens} tokens, so two spans "
-            f"for {self.options.objective}; lower span_tokens, or join short texts into longer "
-            "documents"
+            f"no document of {names} has more than {self.options.span_tokens} tokens, so none "
+            f"gives the two spans that {self.options.objective} needs; lower span_tokens, or join "
+            "short texts into longer documents"
         )
 
     def _log_rows(self, documents: int, long: int) -> None:
         if long:
             log.warning(
-                "%d documents have more than %d characters: the rest of each is not read",
+                "%d documents have more than %d characters: the rest of each document is not read",
                 long,
                 MOST_CHARACTERS,
             )

@@ -46,7 +46,7 @@ class HeadOptions(LanguageModelOptions):
     n_head_layers: int = option(2, min=0)
     skip_from: int | None = option(
         None,
-        "Feed the head with the tokens of this layer. Default: the layer at half the depth.",
+        "Feed the head with the tokens from this layer. Default: the layer at half the depth.",
         min=0,
     )
     late_mlm: bool = option(True)

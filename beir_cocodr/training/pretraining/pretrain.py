@@ -158,7 +158,7 @@ def _check_queries(options: PretrainOptions, folders: Sequence[str | Path]) -> N
         on_queries = [name for name, row in OBJECTIVES.items() if row.on_queries]
         raise InputError(
             f"the objective {options.objective} learns from documents alone: leave --queries out, "
-            f"or take one of {', '.join(on_queries)}"
+            f"or choose one of {', '.join(on_queries)}"
         )
 
 

@@ -112,7 +112,7 @@ def test_queries_that_a_model_practised_do_not_count(evidence, gatherer):
         if estimate.estimator == MADE
     ]
     assert not estimate.applies
-    assert estimate.remark.startswith("the one in front was trained to find documents")
+    assert estimate.remark.startswith("the leading model was trained to find documents")
 
 
 def test_words_that_real_queries_lose_are_counted(evidence, gatherer):

@@ -185,7 +185,7 @@ def test_without_queries_documents_stand_in(caplog):
     queries, documents = mrl_like(2000, 30)
     with caplog.at_level(logging.INFO):
         folded = FaissIndex.build(documents, FaissOptions(transform="folding"))
-    assert "documents in their place" in caplog.text
+    assert "documents used as queries" in caplog.text
     assert folded.record["recall"]["of"] == "documents"
     # Two of nearly one score may change places.
     assert (folded.search(queries, 10)[1] == exact_top(queries, documents, 10)).mean() > 0.99

@@ -211,7 +211,7 @@ def test_what_cannot_be_handed_over(
 
 
 def test_an_encoder_without_a_name_is_refused(beir_folder, tiny_cosine, tmp_path):
-    with pytest.raises(InputError, match="by which its queries are encoded later"):
+    with pytest.raises(InputError, match="with which queries are encoded later"):
         hand_over(load_encoder(tiny_cosine), beir_folder, output=tmp_path / "o")
 
 
@@ -223,6 +223,6 @@ def test_vectors_that_are_too_wide_name_the_way_out():
 def test_an_id_that_opensearch_cannot_take_is_named(tiny_cosine, tmp_path):
     corpus = {"fine": "One text.", "ä" * 300: "Another text."}
     options = HandOverOptions(to="opensearch")
-    with pytest.raises(InputError, match="id of 600 bytes, and OpenSearch takes at most 512"):
+    with pytest.raises(InputError, match="id of 600 bytes, and OpenSearch allows at most 512"):
         hand_over(str(tiny_cosine), corpus, output=tmp_path / "o", options=options)
     assert not (tmp_path / "o").exists()

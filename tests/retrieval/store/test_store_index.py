@@ -68,7 +68,7 @@ def test_an_index_is_built_once_and_its_hits_have_exact_scores(
             tmp_path / "built.run",
             StoreSearchOptions(top_k=10, threads=1, index=kind),
         )
-        assert "finds of exact search: recall@10" in caplog.text
+        assert "compared with exact search: recall@10" in caplog.text
         built = {path: path.stat().st_mtime_ns for path in (store / f"index-{kind}").iterdir()}
         caplog.clear()
         search(

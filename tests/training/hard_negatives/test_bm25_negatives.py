@@ -63,7 +63,7 @@ def test_nothing_is_searched_twice(collection, cache, monkeypatch, caplog):
     monkeypatch.setattr(Postings, "build", lambda *_: pytest.fail("indexed again"))
     with caplog.at_level(logging.INFO):
         assert found(collection) == first
-    assert "taken from" in caplog.text
+    assert "read from" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["depth", "text", "positive"])

@@ -444,11 +444,11 @@ def test_a_finished_result_is_loaded(collection, model, saved, mute, tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"key": {"weights": "two"}}, "other key: weights, key: options"),
-        ({"episode": 1}, "other episode"),
-        ({"keep": 5, "seed": 1}, "other keep, seed"),
-        ({"depth": 9}, "other depth"),
-        ({"duplicates": True}, "other filters: duplicates"),
+        ({"key": {"weights": "two"}}, "different key: weights, key: options"),
+        ({"episode": 1}, "different episode"),
+        ({"keep": 5, "seed": 1}, "different keep, seed"),
+        ({"depth": 9}, "different depth"),
+        ({"duplicates": True}, "different filters: duplicates"),
     ],
 )
 def test_another_key_is_mined_anew_and_replaces(
@@ -457,11 +457,11 @@ def test_another_key_is_mined_anew_and_replaces(
     settings = {"keep": 4, "key": KEY} | change
     with caplog.at_level(logging.INFO, logger=mining.__name__):
         anew = mine(collection, model, tmp_path, **settings)
-    assert f"was mined with {named}; negatives are mined anew" in caplog.text
-    assert "taken from" not in caplog.text
+    assert f"was mined with {named}; negatives are mined again" in caplog.text
+    assert "read from" not in caplog.text
     with caplog.at_level(logging.INFO, logger=mining.__name__):
         loaded = mine(collection, model, tmp_path, **settings)
-    assert "taken from" in caplog.text
+    assert "read from" in caplog.text
     np.testing.assert_array_equal(loaded.rows, anew.rows)
 
 
@@ -482,7 +482,7 @@ def test_a_damaged_result_is_mined_anew(collection, model, saved, tmp_path, capl
     rows = np.array(saved.rows)
     damage(tmp_path / "mined" / file)
     again = mine(collection, model, tmp_path, keep=4, key=KEY)
-    assert "made anew" in caplog.text
+    assert "made again" in caplog.text
     np.testing.assert_array_equal(again.rows, rows)
 
 
