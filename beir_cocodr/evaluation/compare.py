@@ -1,28 +1,18 @@
 """Comparison of models on a collection, with labels or without."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beir_cocodr.data.asked_queries import load_asked
 from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
-from beir_cocodr.data.judgements import (
-    Judgements,
-    judgements_file,
-    load_judgements,
-    write_annotation_candidates,
-)
+from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
-from beir_cocodr.evaluation.annotation import (
-    LABELS_FILE,
-    annotation_candidates,
-    draw_candidates,
-    with_texts,
-)
+from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.calibration import Calibration
 from beir_cocodr.evaluation.evaluate import (
     EvaluateOptions,
@@ -39,10 +29,15 @@ from beir_cocodr.evaluation.judge.material import (
 )
 from beir_cocodr.evaluation.judge.settlement import settle
 from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
-from beir_cocodr.evaluation.label_free.evidence import Gatherer, ProposedQueries
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames
+from beir_cocodr.evaluation.pairs_to_label import (
+    check_judgements_kept,
+    choose_pairs,
+    write_pairs,
+)
 from beir_cocodr.evaluation.results import (
     AnnotationCandidates,
     Best,
@@ -61,20 +56,16 @@ from beir_cocodr.models.spec import (
     SearchOptions,
     check_device,
     option,
-    ways_to_use,
 )
 from beir_cocodr.provenance import contamination_statement
 from beir_cocodr.records import Json, versions
 from beir_cocodr.retrieval.ranking import Results
-from beir_cocodr.retrieval.resolve import Models, resolve_model, resolve_models
+from beir_cocodr.retrieval.resolve import Models, resolve_models, uses_of
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
 
 log = logging.getLogger(__name__)
 COMPARISON_FILE = "comparison.json"
-
-#: The most documents for which a hybrid encoder is tried before one is fused.
-MOST_FOR_VECTORS = 50_000
 
 
 @dataclass(frozen=True)
@@ -316,11 +307,11 @@ def compare_collection(
             )
         searched = Searched(specs, collection, results, resources)
         findings, judge = _with_judge(findings, grader, searched, options, judged)
-        proposed = _proposals(gatherer, collection)
-        candidates = _candidates(findings.ranking, results, collection, options, judged, proposed)
+        candidates = _candidates(findings, results, collection, options, judged, gatherer)
         record = replace(_record(findings, specs, collection, task, candidates), judge=judge)
         if folder is not None:
-            _write(folder, record, judged)
+            write_pairs(folder, candidates, judged)
+            record.write(folder / COMPARISON_FILE)
     return record
 
 
@@ -344,11 +335,32 @@ def _judged_queries(options: CompareOptions, collection: Collection) -> Judgemen
     return judgements.of(collection.queries, collection.documents)
 
 
-def _proposals(gatherer: Gatherer | None, collection: Collection) -> ProposedQueries | None:
-    """Return queries to judge for a collection without any, None for one that has some."""
-    if gatherer is None or collection.queries:
-        return None
-    return gatherer.propose()
+def _candidates(
+    findings: Findings,
+    results: Mapping[str, Results],
+    collection: Collection,
+    options: CompareOptions,
+    judged: Judgements | None,
+    gatherer: Gatherer | None,
+) -> AnnotationCandidates:
+    """Choose pairs to label for the two best models, or for the reference and the best other one.
+
+    For a collection without queries, some are proposed.
+    """
+    a = options.against or findings.ranking[0]
+    b = next(model for model in findings.ranking if model != a)
+    proposed = None
+    if gatherer is not None and not collection.queries:
+        proposed = gatherer.propose()
+    return choose_pairs(
+        (a, b),
+        results,
+        collection,
+        options.wanted,
+        labels=bool(options.labels),
+        judged=judged,
+        proposed=proposed,
+    )
 
 
 def with_asked(collection: Collection, options: CompareOptions) -> Collection:
@@ -397,18 +409,6 @@ def _record(
         versions=versions(),
         left_out=list(collection.documents.facts.left_out) or None,
     )
-
-
-def _write(
-    folder: Path,
-    record: ComparisonRecord,
-    judged: Judgements | None,
-) -> None:
-    """Write the record, and the table of pairs to label with those that are judged already."""
-    rows = [] if judged is None else judged.rows
-    filled = [pair for pair in rows if pair.judgement is not None]
-    write_annotation_candidates(folder / LABELS_FILE, [*filled, *record.labels_wanted.pairs])
-    record.write(folder / COMPARISON_FILE)
 
 
 def _gatherer(
@@ -576,119 +576,3 @@ def _compare_labelled(
         pairs=record.comparisons,
     )
     return findings, results
-
-
-def _candidates(
-    ranking: Sequence[str],
-    results: Mapping[str, Results],
-    collection: Collection,
-    options: CompareOptions,
-    judged: Judgements | None,
-    proposed: ProposedQueries | None,
-) -> AnnotationCandidates:
-    """Choose pairs of a query and a document to label, which tell two models apart.
-
-    These are the two best models, or the reference and the best of the others. Without labels the
-    pairs are drawn by chance, after those that a table of judgements left blank; for a collection
-    without queries they are drawn from proposed ones.
-    """
-    a = options.against or ranking[0]
-    b = next(model for model in ranking if model != a)
-    texts = dict(collection.queries)
-    if proposed is not None and {a, b} <= proposed.results.keys():
-        texts |= proposed.queries
-        results = _joined_results(results, proposed.results)
-    if not results:
-        return AnnotationCandidates(a, b, [], "the collection has no queries: write some first")
-    if options.labels:
-        pairs = annotation_candidates(results[a], results[b], collection.qrels, options.wanted)
-    else:
-        pairs = []
-        begun: set[str] = set()
-        if judged is not None:
-            blank = [pair for pair in judged.rows if pair.judgement is None]
-            pairs = blank[: options.wanted]
-            begun = {pair.query_id for pair in pairs} | judged.queries.keys()
-            texts |= {id: query.text for id, query in judged.queries.items()}
-        pairs += draw_candidates(results, a, b, begun, options.wanted - len(pairs))
-    remark = ""
-    if not pairs:
-        remark = "the two rank the same documents at the same ranks, or all are judged"
-    elif proposed is not None:
-        remark = (
-            f"the collection has no queries, so these are {proposed.kind}; queries that people ask "
-            "would tell more"
-        )
-    return AnnotationCandidates(a, b, with_texts(pairs, texts, collection.documents), remark)
-
-
-def _joined_results(
-    results: Mapping[str, Results],
-    proposed: Mapping[str, Results],
-) -> dict[str, Results]:
-    """Return results for real and for proposed queries, of the models that have both."""
-    return {model: {**results.get(model, {}), **proposed[model]} for model in proposed}
-
-
-def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
-    """Return the ways to search with an encoder without training, BM25 first.
-
-    Args:
-        encoder: The name of the encoder. Only a plain one can be fused into a hybrid encoder.
-        documents: The size of the corpus. A hybrid encoder is tried on small ones only.
-
-    Raises:
-        InputError: If the name is of no encoder.
-    """
-    spec = resolve_model(encoder)
-    if spec.kind != "dense" or spec.loaded is not None:
-        raise InputError(
-            f"{spec.name} is not an encoder: name an encoder, whose uses are compared, or at "
-            "least two models"
-        )
-    # Only an encoder needs torch, which this imports.
-    from beir_cocodr.models.checkpoints.loading import is_plain
-
-    specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
-    if not is_plain(spec.name):
-        log.info(
-            "vector:M is not compared, because only a plain encoder can be fused, and %s is not "
-            "one",
-            spec.name,
-        )
-    elif documents > MOST_FOR_VECTORS:
-        log.info(
-            "%d documents: vector:M is not compared, because fusing so many takes long; name a "
-            "model that fuse has made",
-            documents,
-        )
-    else:
-        return specs
-    return {name: use for name, use in specs.items() if use.kind != "vector"}
-
-
-def check_judgements_kept(table: Path, judgements: str | Path | None) -> None:
-    """Check that a table that will be written over holds no judgement that is not read first.
-
-    Raises:
-        InputError: If it does.
-    """
-    if not table.is_file() or (judgements is not None and table.samefile(judgements)):
-        return
-    try:
-        held = load_judgements(table).queries
-    except InputError:  # An earlier version wrote tables without such a column.
-        return
-    read = {}
-    if judgements is not None:
-        read = load_judgements(Path(judgements)).qrels
-    lost = []
-    for id, query in held.items():
-        read_grades = read.get(id, {})
-        if not query.grades.keys() <= read_grades.keys():
-            lost.append(id)
-    if lost:
-        raise InputError(
-            f"{table} contains judgements of {len(lost)} queries, and would be overwritten: name "
-            "it with --judgements, or move it away"
-        )

@@ -3,13 +3,16 @@
 Nothing here imports torch: a loaded object is known by its methods.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from beir_cocodr import load_plugin
 from beir_cocodr.errors import InputError, check_name, check_names, kind_of
-from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec
+from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec, ways_to_use
+
+log = logging.getLogger(__name__)
 
 
 @runtime_checkable
@@ -43,6 +46,9 @@ ACCEPTED = (
     "a name, a path, a ModelSpec, an object with encode (such as a SentenceTransformer) "
     "or with search(queries, top_k), or a run {query id: {document id: score}}"
 )
+
+#: The most documents for which a hybrid encoder is tried before one is fused.
+MOST_FOR_VECTORS = 50_000
 
 # The methods by which an object is known as an encoder: sentence-transformers' or BEIR's.
 _ENCODES = (("encode",), ("encode_queries", "encode_corpus"))
@@ -116,6 +122,43 @@ def resolve_model(
     if _is_run(model):
         return ModelSpec(label or RUN, RUN, label or RUN, loaded=model)
     raise InputError(f"{argument} is {kind_of(model)}; give {ACCEPTED}")
+
+
+def uses_of(encoder: str | ModelSpec, documents: int) -> dict[str, ModelSpec]:
+    """Return the ways to search with an encoder without training, BM25 first.
+
+    Args:
+        encoder: The name of the encoder. Only a plain one can be fused into a hybrid encoder.
+        documents: The size of the corpus. A hybrid encoder is tried on small ones only.
+
+    Raises:
+        InputError: If the name is of no encoder.
+    """
+    spec = resolve_model(encoder)
+    if spec.kind != "dense" or spec.loaded is not None:
+        raise InputError(
+            f"{spec.name} is not an encoder: name an encoder, whose uses are compared, or at "
+            "least two models"
+        )
+    # Only an encoder needs torch, which this imports.
+    from beir_cocodr.models.checkpoints.loading import is_plain
+
+    specs = {name: ModelSpec.parse(name) for name in ways_to_use(spec.name)}
+    if not is_plain(spec.name):
+        log.info(
+            "vector:M is not compared, because only a plain encoder can be fused, and %s is not "
+            "one",
+            spec.name,
+        )
+    elif documents > MOST_FOR_VECTORS:
+        log.info(
+            "%d documents: vector:M is not compared, because fusing so many takes long; name a "
+            "model that fuse has made",
+            documents,
+        )
+    else:
+        return specs
+    return {name: use for name, use in specs.items() if use.kind != "vector"}
 
 
 def _is_encoder(model: object) -> bool:

@@ -20,13 +20,12 @@ from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Cha
 from beir_cocodr.evaluation.compare import (
     CompareOptions,
     ComparisonTask,
-    check_judgements_kept,
     compare_collection,
-    uses_of,
 )
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, EvaluationTask, evaluate_collection
 from beir_cocodr.evaluation.label_free.choice import label_pairs, recommend_label_free
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
+from beir_cocodr.evaluation.pairs_to_label import check_judgements_kept
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 from beir_cocodr.generation.generate import generate_queries
@@ -53,6 +52,7 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, Record
+from beir_cocodr.retrieval.resolve import uses_of
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run

@@ -519,7 +519,7 @@ def test_a_file_that_became_a_link_to_the_outside_is_not_opened(folder_page, fol
     file = folder / "wing.txt"
     file.unlink()
     try:
-        assert "no file any more" in browser.get("/file", params={"id": ids["wing.txt"]}).text
+        assert "no longer a file" in browser.get("/file", params={"id": ids["wing.txt"]}).text
         file.symlink_to(folder.parent / "secret.txt")
         answer = browser.get("/file", params={"id": ids["wing.txt"]})
         assert answer.status_code == 400

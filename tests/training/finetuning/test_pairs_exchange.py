@@ -314,7 +314,7 @@ def test_bad_input_names_file_and_line(collection, beir_folder, tmp_path):
         (row, ":2: query 'q' appears a second time"),
         (
             {**row, "query_id": "r", "negative_passages": [{**passage, "text": "y"}]},
-            ":2: passage 'a' has another text",
+            ":2: passage 'a' has a different text",
         ),
         ({"query_id": "r"}, ":2: not in Tevatron's form"),
     ):
