@@ -306,7 +306,7 @@ def _passages(
     as_json: bool,
 ) -> None:
     from beir_cocodr.evaluation.passage_sizes import compare_passages
-    from beir_cocodr.report.passage_tables import passage_tables
+    from beir_cocodr.report.evaluation_tables import passage_tables
 
     numbers = []
     for text in sizes.split(","):

@@ -162,6 +162,16 @@ class PassagesRecord(Record):
         odds = ", ".join(chances)
         return f"{model}: passages of {best} words are the better bet ({odds})."
 
+    def describe(self) -> Iterator[str]:
+        """Yield the sentences about all models, and what they rest on."""
+        for model in self.best:
+            yield self.sentence(model)
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in self.questions.items())
+        yield (
+            f"The same {counts} were asked of every size. Probabilities count the error of such "
+            f"differences on labelled collections, a deviation of {ERROR:g}."
+        )
+
 
 def compare_passages(
     models: Models,
@@ -604,16 +614,4 @@ def _pair(label: str, a: int, b: int, differences: Doubles) -> SizePair:
         difference=mean,
         interval=(normal.inv_cdf(0.05), normal.inv_cdf(0.95)),
         probability=1 - normal.cdf(0.0),
-    )
-
-
-def lines(record: PassagesRecord) -> Iterator[str]:
-    """Yield the sentences about all models, and what they rest on."""
-    for model in record.best:
-        yield record.sentence(model)
-    questions = [f"{count:,} {kind}" for kind, count in record.questions.items()]
-    counts = ", ".join(questions)
-    yield (
-        f"The same {counts} were asked of every size. Probabilities count the error of such "
-        f"differences on labelled collections, a deviation of {ERROR:g}."
     )

@@ -1,7 +1,8 @@
-"""Evaluations, comparisons, adaptations and parity as tables of a terminal, defects as lines."""
+"""Evaluations, comparisons, adaptations, passage sizes and parity as tables; defects as lines."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -34,6 +35,9 @@ from beir_cocodr.report.wording import (
     span,
 )
 from beir_cocodr.retrieval.hybrid.fusion_details import FusionDetails
+
+if TYPE_CHECKING:  # what it imports takes a while
+    from beir_cocodr.evaluation.passage_sizes import PassagesRecord
 
 
 def evaluation_table(record: EvaluationRecord) -> Table:
@@ -369,6 +373,23 @@ def _candidates(wanted: AnnotationCandidates) -> Table:
 
 
 _TOOLS = {"ir_measures": "ir-measures", "beir": "BEIR", "pytrec_eval": "pytrec_eval"}
+
+
+def passage_tables(record: "PassagesRecord") -> list[Table]:
+    """Return models and sizes by their figures, with the better bets below."""
+    kinds = list(record.questions)
+    rows = []
+    for figures in record.figures:
+        cells = [figures.model, str(figures.words), f"{figures.passages:,}"]
+        cells += [f"{figures.by_file[kind]:.3f}" for kind in kinds]
+        by_span = ""
+        if figures.by_span is not None:
+            by_span = f"{figures.by_span:.3f}"
+        cells.append(by_span)
+        rows.append(cells)
+    columns = ["words", "passages", *[f"nDCG@10, {kind}" for kind in kinds], "by span"]
+    title = f"{record.dataset}: passages of several sizes"
+    return [make_table(title, ["model"], columns, rows, record.describe())]
 
 
 def parity_tables(record: ParityRecord) -> list[Table]:

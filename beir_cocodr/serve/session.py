@@ -7,33 +7,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import mkdtemp
-from typing import TYPE_CHECKING
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
 from beir_cocodr.data.asked_queries import AskedQueries
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.files.file_folder import ABOVE
 from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
-from beir_cocodr.data.judgements import AnnotationCandidate, load_judgements
 from beir_cocodr.errors import InputError, check_names, first_line
-from beir_cocodr.evaluation.annotation import LABELS_FILE, annotation_candidates
+from beir_cocodr.evaluation.annotation import annotation_candidates
 from beir_cocodr.io import output_folder
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
-from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.searcher import Hit, Searcher
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.serve.corpus_watch import CorpusWatch
 from beir_cocodr.serve.file_places import FilePlaces
 from beir_cocodr.serve.learned_columns import LearnedColumns
+from beir_cocodr.serve.session_comparison import SessionComparison
 from beir_cocodr.serve.shown_verdict import ShownVerdict
-from beir_cocodr.temporary import TemporaryFolder
-
-if TYPE_CHECKING:
-    from beir_cocodr.evaluation.compare import CompareOptions
-    from beir_cocodr.evaluation.label_free.evidence import Gatherer
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +139,9 @@ class Session:
         record.write(output_folder(folder) / SESSION_FILE)
         self.judged = JudgementLog(folder)
         self.asked = AskedQueries(folder) if keep_queries else None
-        self.verdict: ShownVerdict | None = None
+        self.comparison = SessionComparison(
+            dataset, options, samples, self.judged, self.asked, self._searcher.kept
+        )
         self.remark = ""
         self.working = False
         self.corpus_version = 1
@@ -157,16 +151,10 @@ class Session:
         self.places = FilePlaces(self._searcher)
         self.learned = LearnedColumns(folder)
         self._searching = threading.Lock()
-        self._comparing = threading.Lock()
         self._reporting = threading.Lock()
-        self._preparing = threading.Lock()
-        self._matched = 0  # asked queries that the crops of the verdict are as long as
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._results: dict[str, dict[str, Results]] = {}  # query to model to results
-        self._drawn: dict[tuple[str, str], AnnotationCandidate] = {}
-        self._gatherer: Gatherer | None = None
-        self._temporary = TemporaryFolder()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._watching = threading.Thread(
             target=self._watch.run, args=(self._take_in_changes, self._stopping), daemon=True
@@ -191,8 +179,13 @@ class Session:
         self._stopping.set()
         self._changed.set()
         self._thread.join(patience)
-        self._temporary.remove()
+        self.comparison.remove_files()
         return not self._thread.is_alive()
+
+    @property
+    def verdict(self) -> ShownVerdict | None:
+        """Return the latest verdict; None before the first one."""
+        return self.comparison.verdict
 
     def state(self, query: str = "") -> Json:
         """Return the progress of models and verdict, and the grades of a typed query."""
@@ -231,7 +224,8 @@ class Session:
     def _proposed_queries(self) -> list[str]:
         """Return queries to ask for someone to whom nothing comes to mind."""
         judged = self.judged.grades
-        texts = [pair.query for (id, _), pair in self._drawn.items() if id not in judged]
+        drawn = self.comparison.drawn
+        texts = [pair.query for (id, _), pair in drawn.items() if id not in judged]
         return list(dict.fromkeys(texts))[:_PROPOSED_QUERIES]
 
     def search(self, model: str, query: str, kind: str = "", folder: str = "") -> Json:
@@ -340,7 +334,8 @@ class Session:
         self._changed.set()
 
     def _judge_drawn(self, document: str, grade: int | None, query_id: str) -> None:
-        pair = self._drawn.get((query_id, document))
+        drawn = self.comparison.drawn
+        pair = drawn.get((query_id, document))
         if pair is None:
             raise InputError(
                 f"query {query_id!r} and document {document!r} were not drawn; judge a pair that "
@@ -352,7 +347,7 @@ class Session:
             grade,
             query_probability=pair.query_probability,
             document_probability=pair.document_probability,
-            drawn=sum(id == query_id for id, _ in self._drawn),
+            drawn=sum(id == query_id for id, _ in drawn),
         )
 
     def undo(self, version: int) -> None:
@@ -371,6 +366,9 @@ class Session:
         with self._searching:
             self.learned.forget(self._ready_searchers())
 
+    def _ready_models(self) -> list[str]:
+        return [column.name for column in self.columns.values() if column.searcher is not None]
+
     def _ready_searchers(self) -> list[Searcher]:
         return [column.searcher for column in self.columns.values() if column.searcher is not None]
 
@@ -383,7 +381,7 @@ class Session:
         """
         self.judged.refresh()
         with self._searching, self.judged.lock:
-            pairs = dict.fromkeys([*self._typed_pairs(query), *self._drawn_pairs()])
+            pairs = dict.fromkeys([*self._typed_pairs(query), *self.comparison.pairs()])
         proposed: list[Json] = []
         for asked, document in list(pairs)[:_PROPOSED]:
             proposed.append(
@@ -401,8 +399,9 @@ class Session:
         Pairs that distinguish the two models of the open question come first.
         """
         preferred: list[str] = []
-        if self.verdict is not None:
-            preferred = [self.verdict.best, *self.verdict.open]
+        verdict = self.verdict
+        if verdict is not None:
+            preferred = [verdict.best, *verdict.open]
         for text in [query, *reversed(self._results)]:
             by_model = self._results.get(text, {})
             if len(by_model) < 2:
@@ -414,12 +413,6 @@ class Session:
                 for pair in annotation_candidates(*results, grades, _PROPOSED):
                     yield Asked(text), pair.document_id
 
-    def _drawn_pairs(self) -> Iterator[tuple[Asked, str]]:
-        """Yield the drawn pairs that nobody has judged."""
-        for (id, document), pair in self._drawn.items():
-            if document not in self.judged.grades.get(id, {}):
-                yield Asked(pair.query, id), document
-
     @property
     def report_file(self) -> Path:
         """Return the file of the page about the verdict."""
@@ -430,10 +423,7 @@ class Session:
         from beir_cocodr.report.html.page import write_report
 
         with self._reporting:
-            if self._matched != self._asked_count():
-                self._gatherer = None
-                self._prepare_verdict(self._temporary.path)
-            self._compare(self.report_file.parent)
+            self.comparison.write(self._ready_models(), self.report_file.parent)
             write_report(self.report_file.parent, overwrite=True)
 
     def describe(self) -> str:
@@ -477,7 +467,7 @@ class Session:
                 self._changed.clear()
                 self._reload_outdated()
                 self.working = True
-                self.remark = self._update_verdict()
+                self.remark = self.comparison.update(self._ready_models())
                 self.working = False
 
     def _take_in_changes(self) -> None:
@@ -493,6 +483,7 @@ class Session:
         places.count()
         with self._searching:
             self._searcher = searcher
+            self.comparison.kept = searcher.kept
             self.places = places
             self._results.clear()
             column = self.columns.get(BM25)
@@ -509,27 +500,12 @@ class Session:
         if not self._is_outdated:
             return
         self._is_outdated = False
-        self._gatherer = None
-        self._drawn = {}
+        self.comparison.renew()
         self.learned.results.clear()
         for column in self.columns.values():
             if column.name != BM25:
                 column.done = 0
                 self._load(column)
-
-    def _update_verdict(self) -> str:
-        """Compare the models, and return what went wrong, "" if nothing did."""
-        try:
-            if self._has_asked_many():
-                self._gatherer = None
-            self._prepare_verdict(self._temporary.path)
-            self._compare()
-        except InputError as error:
-            return str(error)
-        except Exception as error:
-            log.exception("there is no verdict")
-            return first_line(error)
-        return ""
 
     def _load(self, column: AnswerColumn) -> None:
         """Make a searcher that shares the corpus with the others."""
@@ -556,94 +532,6 @@ class Session:
             return
         column.searcher = searcher
         column.state = "ready"
-
-    def _asked_count(self) -> int:
-        return 0 if self.asked is None else len(self.asked.queries)
-
-    def _has_asked_many(self) -> bool:
-        """Return whether so many queries were asked that the crops are drawn again.
-
-        That takes a while, and so it is not done for each query.
-        """
-        from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
-
-        return self._asked_count() >= max(FEWEST_QUERIES, 2 * self._matched)
-
-    def _prepare_verdict(self, folder: Path) -> None:
-        """Do the searches that do not depend on judgements.
-
-        Encoders are loaded again for them, because the page searches at the same time.
-        """
-        # Importing scipy takes seconds, for which answers must not wait.
-        from beir_cocodr.evaluation.compare import with_asked
-        from beir_cocodr.evaluation.label_free.evidence import Gatherer
-        from beir_cocodr.evaluation.runs import identical_ids
-
-        with self._preparing:
-            ready = [column.name for column in self.columns.values() if column.searcher is not None]
-            if self._gatherer is not None or len(ready) < 2:
-                return
-            asked = self._asked_count()
-            collection = load_collection(self.dataset, labels="optional")
-            if asked:
-                collection = with_asked(collection, self._compare_options())
-            # A folder of its own, so that the next attempt does not meet the files of a failed one.
-            own_folder = Path(mkdtemp(dir=folder))
-            self._gatherer = Gatherer(
-                Resources(collection.documents, own_folder, self.options, self._searcher.kept),
-                ready,
-                samples=self.samples,
-                drop_identical_ids=identical_ids(self.dataset) == "drop",
-                collection=collection,
-            )
-            self._matched = asked
-
-    def _compare_options(self) -> "CompareOptions":
-        """Return the options by which ``compare`` reaches the same verdict."""
-        from beir_cocodr.evaluation.compare import CompareOptions
-
-        return CompareOptions(
-            labels=False,
-            samples=self.samples,
-            overwrite=True,
-            judgements=self.judged.file if self.judged.grades else None,
-            asked=self.asked.file if self.asked is not None and self.asked.queries else None,
-        )
-
-    def _compare(self, output: Path | None = None) -> None:
-        """Compare the models that are ready, and write the record to a folder if one is given."""
-        from beir_cocodr.evaluation.compare import ComparisonTask, compare_collection
-
-        gatherer = self._gatherer
-        if gatherer is None:
-            raise InputError("a verdict needs two models that are ready")
-        with self._comparing:
-            version = self.judged.version
-            if output is not None:
-                self._remove_logged_table(output / LABELS_FILE)
-            record = compare_collection(
-                {name: gatherer.resources.spec(name) for name in gatherer.models},
-                load_collection(self.dataset, labels="optional"),
-                ComparisonTask.of(options=self._compare_options()),
-                output,
-                self.options,
-                gatherer=gatherer,
-            )
-            drawn = dict(self._drawn)  # other threads read the one that is replaced
-            for pair in record.labels_wanted.pairs:
-                if pair.query_probability is not None:
-                    drawn[pair.query_id, pair.document_id] = pair
-            self._drawn = drawn
-            self.verdict = ShownVerdict.of(record, version)
-
-    def _remove_logged_table(self, table: Path) -> None:
-        """Remove an old table of pairs to label if the log has all of its judgements."""
-        if not table.is_file():
-            return
-        qrels = load_judgements(table).qrels
-        pairs = {(query, document) for query, grades in qrels.items() for document in grades}
-        if pairs <= self.judged.pairs:
-            table.unlink()
 
 
 def _check_folder(dataset: str, folder: Path) -> SessionRecord:

@@ -34,7 +34,13 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, versions
-from beir_cocodr.training.batches import BatchKeys, WholeEpochs, counting_workers, loader_workers
+from beir_cocodr.training.batches import (
+    BatchKeys,
+    ConsecutiveBatches,
+    WholeEpochs,
+    counting_workers,
+    loader_workers,
+)
 from beir_cocodr.training.checkpoints import (
     CHECKPOINTS,
     LossState,
@@ -42,7 +48,6 @@ from beir_cocodr.training.checkpoints import (
     checkpoint_to_resume,
     last_checkpoint,
 )
-from beir_cocodr.training.consecutive_batches import ConsecutiveBatches
 from beir_cocodr.training.finite_guard import FiniteGuard
 from beir_cocodr.training.lamb import LAMB
 from beir_cocodr.training.output_folder import started, training_precision

@@ -15,7 +15,6 @@ from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import PER_QUERY
 from beir_cocodr.evaluation.compare import CompareOptions, compare
-from beir_cocodr.evaluation.label_free import evidence
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
 
@@ -195,35 +194,20 @@ def test_what_a_verdict_needs_is_removed_when_the_page_ends_before_it(
     """
     began, goes_on = threading.Event(), threading.Event()
 
-    def prepare(place):
+    def prepare(models, place):
         (place / "embeddings").write_bytes(b"large")
         began.set()
         goes_on.wait(60)
 
     session = Session(str(beir_folder), ["bm25"], tmp_path / "out")
-    monkeypatch.setattr(session, "_prepare_verdict", prepare)
+    monkeypatch.setattr(session.comparison, "prepare", prepare)
     session.start()
     assert began.wait(60)
-    assert session._temporary.path.is_dir()
+    assert session.comparison._temporary.path.is_dir()
     assert not session.stop(0.01)
-    assert not session._temporary.path.exists()
+    assert not session.comparison._temporary.path.exists()
     goes_on.set()
     assert session.stop()
-
-
-def test_why_there_is_no_verdict_is_named_each_time(
-    beir_folder, tiny_cosine, tmp_path, monkeypatch
-):
-    def fails(models, corpus, name):
-        raise InputError("training.json is damaged")
-
-    monkeypatch.setattr(evidence, "find_contamination", fails)
-    session = Session(str(beir_folder), ["bm25", str(tiny_cosine)], tmp_path / "out", samples=4)
-    for column in session.columns.values():
-        column.searcher = session._searcher
-    for _ in range(2):
-        with pytest.raises(InputError, match="is damaged"):
-            session._prepare_verdict(session._temporary.path)
 
 
 def test_what_cannot_be_is_named(beir_folder, files, tmp_path):

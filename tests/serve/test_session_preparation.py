@@ -94,7 +94,7 @@ def test_new_changed_and_deleted_files_are_noticed_and_only_new_texts_are_encode
     monkeypatch.setattr(CorpusEncoder, "_encode", counted)
     dense = str(tiny_cosine)
     session = Session(str(files), ["bm25", dense], tmp_path / "out", samples=4)
-    session._prepare_verdict = lambda folder: None  # its crops are encoded as well
+    session.comparison.prepare = lambda models, folder: None  # its crops are encoded as well
     session.start()
     wait_for(lambda: session.columns[dense].state == "ready")
     assert len(encoded) == 2

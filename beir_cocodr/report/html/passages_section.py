@@ -1,6 +1,6 @@
 """The comparison of passage sizes, as the page shows it."""
 
-from beir_cocodr.evaluation.passage_sizes import PassagesRecord, lines
+from beir_cocodr.evaluation.passage_sizes import PassagesRecord
 from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.tables import (
     HtmlTable,
@@ -18,7 +18,7 @@ _BETTER_BET = "better bet"
 
 def passages_headline(record: PassagesRecord) -> Headline:
     """Return the better bet for the first model; the other sentences follow as notes."""
-    sentence, *notes = lines(record)
+    sentence, *notes = record.describe()
     facts = [("Words of a passage", f"{size:,} for {model}") for model, size in record.best.items()]
     return Headline(_BETTER_BET, sentence, facts, notes=notes)
 

@@ -10,7 +10,7 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
-from beir_cocodr.training.consecutive_batches import ConsecutiveBatches
+from beir_cocodr.training.batches import ConsecutiveBatches
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.finetuning.pairs import TrainingPairs
 from beir_cocodr.training.finetuning.rounds import rounds_of

@@ -1,0 +1,69 @@
+"""The comparison of the models on a page: its searches, its failures and its table of pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from beir_cocodr.data.asked_queries import AskedQueries
+from beir_cocodr.data.judgement_log import Asked, JudgementLog
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.annotation import LABELS_FILE
+from beir_cocodr.evaluation.label_free import evidence
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.serve.session_comparison import SessionComparison
+
+
+@pytest.fixture
+def comparison(beir_folder, tmp_path) -> SessionComparison:
+    """Return the comparison of a session in which queries are kept."""
+    folder = tmp_path / "session"
+    folder.mkdir()
+    judged = JudgementLog(folder)
+    asked = AskedQueries(folder)
+    kept = tmp_path / "kept"
+    return SessionComparison(str(beir_folder), SearchOptions(), 4, judged, asked, kept)
+
+
+def test_a_verdict_needs_two_models_and_a_changed_corpus_needs_new_searches(
+    comparison, tiny_cosine, tmp_path
+):
+    assert "two models" in comparison.update(["bm25"])
+    assert comparison.verdict is None
+    models = ["bm25", str(tiny_cosine)]
+    assert comparison.update(models) == ""
+    assert comparison.verdict.version == comparison.judged.version
+    pairs = list(comparison.pairs())
+    assert len(pairs) == len(comparison.drawn) > 0
+    asked, document = pairs[0]
+    comparison.judged.judge(asked, document, 1)
+    assert len(list(comparison.pairs())) == len(pairs) - 1
+    comparison.renew()
+    assert not comparison.drawn
+    comparison.remove_files()
+
+
+def test_a_table_stays_unless_the_log_has_all_of_its_judgements(comparison, tiny_cosine, tmp_path):
+    output = tmp_path / "verdict"
+    models = ["bm25", str(tiny_cosine)]
+    assert comparison.update(models) == ""
+    comparison.write(models, output)
+    table = output / LABELS_FILE
+    header, first, *rest = table.read_text().splitlines()
+    cells = first.split("\t")
+    cells[2] = "1"
+    table.write_text("\n".join([header, "\t".join(cells), *rest]) + "\n")
+    with pytest.raises(InputError, match="would be overwritten"):
+        comparison.write(models, output)
+    comparison.judged.judge(Asked(cells[6], cells[0]), cells[1], 1)
+    comparison.write(models, output)
+    comparison.remove_files()
+
+
+def test_why_there_is_no_verdict_is_named_each_time(comparison, tiny_cosine, monkeypatch):
+    def fails(models, corpus, name):
+        raise InputError("training.json is damaged")
+
+    monkeypatch.setattr(evidence, "find_contamination", fails)
+    for _ in range(2):
+        assert "is damaged" in comparison.update(["bm25", str(tiny_cosine)])
+    comparison.remove_files()
