@@ -57,7 +57,7 @@ def register_folder(
     source = FileSource.of_folder(str(path), folder, "test")
     if not source.corpus.is_file():
         raise InputError(
-            f"{source.corpus}: no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz"
+            f"{source.corpus}: no such file; a BEIR folder contains corpus.jsonl or corpus.jsonl.gz"
         )
     parts = {split: replace(source, wanted_split=split) for split in source.splits()}
     if any(part.queries_file is None for part in parts.values()):

@@ -64,8 +64,8 @@ class FolderDocs(BaseDocs):
         documents = load_collection(self._folder, labels="none").documents
         if self._content_hash not in (None, documents.content_hash):
             raise InputError(
-                f"{self.docs_path()} holds other documents than when the collection was resampled; "
-                "put them back, or resample again"
+                f"{self.docs_path()} contains other documents than when the collection was "
+                "resampled; put them back, or resample again"
             )
         return documents
 

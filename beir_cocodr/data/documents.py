@@ -473,7 +473,7 @@ def dataset_documents(dataset: Any) -> Documents:
     is_text = is_string or pa.types.is_large_string(ids.type)
     if ids.null_count or not is_text:
         raise InputError(
-            f"column {id!r} of the dataset holds {ids.type}, some of it null; cast it to strings"
+            f"column {id!r} of the dataset contains {ids.type}, some of it null; cast it to strings"
         )
     if pc.count_distinct(ids).as_py() < len(ids):
         raise InputError(f"column {id!r} of the dataset repeats ids; keep one document of each")

@@ -161,8 +161,8 @@ class FileSource:
         """Report required parts that do not exist, as "missing file" and "missing split"."""
         if not self.corpus.is_file():
             message = (
-                "no such file; a BEIR folder holds corpus.jsonl or corpus.jsonl.gz, "
-                "any other folder texts such as .txt and .md"
+                "no such file; a BEIR folder contains corpus.jsonl or corpus.jsonl.gz, any other "
+                "folder texts such as .txt and .md"
             )
             report(error("missing file", str(self.corpus), message))
         if self.folder is not None and labels != "none":
@@ -186,7 +186,7 @@ class FileSource:
     def _report_missing_labels(self, folder: Path, report: Report) -> None:
         if self.queries_file is None:
             message = (
-                "no such file; a BEIR folder with labels holds queries.jsonl or queries.jsonl.gz"
+                "no such file; a BEIR folder with labels contains queries.jsonl or queries.jsonl.gz"
             )
             if not self.splits():
                 message += f"; or {WITHOUT_LABELS}"

@@ -377,7 +377,7 @@ class WholeWordMasker:
         if tokenizer.mask_token_id is None:
             raise InputError(
                 f"{type(tokenizer).__name__} has no mask token, so no language model can be "
-                "trained; take a model that has one"
+                "trained; choose a model that has one"
             )
         self.probability = probability
         self.mask_id = int(tokenizer.mask_token_id)

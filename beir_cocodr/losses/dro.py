@@ -689,7 +689,7 @@ def _check_mode(mode: Mode, absent: Absent | None, renormalize_present: bool | N
         Limits(choices=get_args(Absent)).check("absent", absent)
     if mode == "published" and (absent == "keep" or renormalize_present):
         raise InputError(
-            "mode published resets absent clusters and keeps sums; take the mode stable instead"
+            "mode published resets absent clusters and keeps sums; choose the mode stable instead"
         )
     if mode == "paper" and absent == "reset":
         raise InputError("mode paper keeps the weights of absent clusters; leave absent out")

@@ -65,7 +65,7 @@ _MINING = (
     "; to mine hard negatives, use beir-cocodr export --model MODEL --form sentence-transformers, "
     "which ranks by the model's own scores"
 )
-_SMALLER = "; beir-cocodr encode --precision int8 stores 8 bits a number and a scale a vector"
+_SMALLER = "; beir-cocodr encode --precision int8 stores 8 bits per number and a scale per vector"
 
 # The file for what sentence-transformers' own files cannot store, and its only key.
 _FORMAT_FILE = "text_format.json"
@@ -664,7 +664,7 @@ def _checkpoint(name: str, pooling: str | None) -> KnownCheckpoint:
     if checkpoint is None:
         log.warning(
             "model %s does not say how its tokens are pooled (it has no modules.json): its [CLS] "
-            "vector is taken, by dot product; if its authors average tokens, set pooling to mean",
+            "vector is used, with dot product; if its authors average tokens, set pooling to mean",
             name,
         )
         return KnownCheckpoint("nobody")

@@ -22,7 +22,7 @@ class ResampleOptions(Options):
 
     train_split: str = option("train", "Use this split of the training queries.")
     test_split: str = option("test", "Use this split of the test queries.")
-    seed: int = option(42, "Seed the drawing of queries with this number.", min=0, max=SEED_MAX)
+    seed: int = option(42, "Seed the choice of queries with this number.", min=0, max=SEED_MAX)
     base: str | None = option(
         None,
         "Use this name in the ids for ir_datasets. Default: the name of the training set.",

@@ -22,7 +22,7 @@ from beir_cocodr.resampling.resample import (
 )
 from beir_cocodr.retrieval.resolve import Model
 
-_WAY_OUT = "lower --buckets, or take another --seed or --encoder"
+_WAY_OUT = "lower --buckets, or choose another --seed or --encoder"
 
 
 def query_buckets(

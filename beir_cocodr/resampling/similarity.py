@@ -119,9 +119,9 @@ def query_embeddings(encoder: QueryEncoder, queries: Mapping[str, str]) -> Embed
     assert store is not None
     if (len(store), store.dimensions) != (len(queries), encoder.dimensions):
         raise InputError(
-            f"{folder} holds {len(store)} embeddings of {store.dimensions} dimensions, the encoder "
-            f"{encoder.name!r} gives {encoder.dimensions} for {len(queries)} queries: delete that "
-            "folder"
+            f"{folder} contains {len(store)} embeddings of {store.dimensions} dimensions, the "
+            f"encoder {encoder.name!r} gives {encoder.dimensions} for {len(queries)} queries: "
+            "delete that folder"
         )
     return store
 
@@ -136,7 +136,7 @@ def _sound_store(folder: Path) -> EmbeddingStore | None:
             return store
     except InputError as error:
         log.warning("%s", str(error).partition("; ")[0])
-    log.warning("%s is damaged; its queries are encoded anew", folder)
+    log.warning("%s is damaged; its queries are encoded again", folder)
     rmtree(folder, ignore_errors=True)
     return None
 

@@ -101,7 +101,7 @@ def test_the_dataset_is_no_output(notes, beir_folder, tmp_path):
 
 def test_a_folder_with_documents_is_no_output(notes):
     message = refused(*generate(notes, notes / "sub"))
-    assert "holds documents" in message
+    assert "contains documents" in message
     assert not (notes / "sub" / "run.json").exists()
 
 

@@ -139,7 +139,7 @@ def test_a_damaged_store_is_made_anew(tiny_cosine, caplog):
     shard = result.shards[0].path
     shard.write_bytes(shard.read_bytes()[:-5])
     np.testing.assert_array_equal(query_embeddings(encoder, QUERIES).load(), expected)
-    assert "encoded anew" in caplog.text
+    assert "encoded again" in caplog.text
     shutil.rmtree(result.folder)
     result.folder.mkdir()
     np.testing.assert_array_equal(query_embeddings(encoder, QUERIES).load(), expected)

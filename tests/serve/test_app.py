@@ -630,7 +630,7 @@ def test_try_opens_a_page_and_ends_with_what_was_judged(tmp_path, monkeypatch, c
     assert answers == [{"queries": 1, "documents": 1}]
     captured, log = capsys.readouterr(), Path("runs", "judged-my-files", "judgements.jsonl")
     assert "http://127.0.0.1:" in captured.out.splitlines()[0]
-    assert f"{log} holds 1 judgement of 1 query" in captured.out
+    assert f"{log} contains 1 judgement of 1 query" in captured.out
     assert (
         captured.err.splitlines()[-1] == f"Next: beir-cocodr try 'my files' --output {log.parent}"
     )

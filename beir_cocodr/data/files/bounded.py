@@ -56,5 +56,5 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
     """
     while line := stream.readline(MOST_LINE):
         if len(line) == MOST_LINE and not line.endswith(b"\n"):
-            raise TooLarge(f"a line of more than {MOST_LINE >> 20} MiB; write one record a line")
+            raise TooLarge(f"a line of more than {MOST_LINE >> 20} MiB; write one record per line")
         yield line

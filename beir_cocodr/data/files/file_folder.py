@@ -202,8 +202,8 @@ class TextFiles(FileSource):
             return
         if output.is_dir() and cls.in_folder(output):
             raise InputError(
-                f"--output {output} holds documents of the dataset {folder}, which would be taken "
-                "for results from then on; choose a new folder"
+                f"--output {output} contains documents of the dataset {folder}, which would be "
+                "taken for results from then on; choose a new folder"
             )
         if not output.is_dir() and cls.reads(output):
             raise InputError(
@@ -375,7 +375,7 @@ class TextFiles(FileSource):
                 yield from _records(rows, file_prefix, prefix, str(path))
             elif examined.content is not None:
                 if not examined.content.sections:
-                    message = "it holds no text; if it is a scan, read it with OCR first"
+                    message = "it contains no text; if it is a scan, read it with OCR first"
                     report(warning("files without text", str(path), message))
                 yield from _sections(examined.content, prefix, path)
 
@@ -468,7 +468,7 @@ class HubDataset(TextFiles):
 
         name = self.name.partition("?")[0].removeprefix(HUGGING_FACE)
         problem = f"{self.name}: no data set that can be read now"
-        way_out = "take a local folder, or apidocs/numpy, which needs no network"
+        way_out = "use a local folder, or apidocs/numpy, which needs no network"
         with explained(problem, way_out, Exception):  # the host raises exceptions of any type
             if self.corpus.is_dir():
                 loaded = load_from_disk(str(self.corpus))

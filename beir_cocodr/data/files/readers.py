@@ -97,9 +97,11 @@ def json_records(
             record = json.loads(text)
             problem = ": not an object; write {...} with _id and text on every line"
         except json.JSONDecodeError as cause:
-            problem = f" at column {cause.colno} ({cause.msg}); write one JSON object a line"
+            problem = f" at column {cause.colno} ({cause.msg}); write one JSON object per line"
         except (ValueError, RecursionError):
-            problem = ": too long a number or too deep a nesting; write one flat JSON object a line"
+            problem = (
+                ": too long a number or too deep a nesting; write one flat JSON object per line"
+            )
         if isinstance(record, dict):
             yield line, record
         else:
@@ -185,7 +187,7 @@ class RecordChecker:
         if _UNSAFE_IN_ID.search(value):
             message = (
                 f"id {value!r} has white space or control characters, which runs and qrels cannot "
-                "hold; replace them"
+                "contain; replace them"
             )
             self.error("white space in ids", message, line, value)
         return value if self._is_encodable(line, None, value) else None
@@ -222,7 +224,8 @@ class RecordChecker:
             )
         elif not has_text:
             message = (
-                "neither title nor text; it stays in the corpus, and searches hardly return it"
+                "neither title nor text; it stays in the corpus, but searches will hardly ever "
+                "return it"
             )
             self.warning("empty documents", message, line, checked_id)
         return line, checked_id, checked_title, checked_text
@@ -386,7 +389,7 @@ def _read_jsonl(
         checker.empty_corpus()
     elif not has_text:
         message = (
-            "no document has a field text, contents or title; rename the field that holds the "
+            "no document has a field text, contents or title; rename the field that contains the "
             "text, or name it with --text-column"
         )
         checker.error("no text field", message)

@@ -489,7 +489,7 @@ def _check_resumable(output: Path, settings: Json, starts: Mapping[str, str]) ->
         other_starts = starts_before | other_starts
     elif not file.is_file() and any(not files.is_incidental(path) for path in output.iterdir()):
         raise InputError(
-            f"{output} is not empty and holds no evaluation of regimes; choose another --output"
+            f"{output} is not empty and contains no evaluation of regimes; choose another --output"
         )
     recorded = settings | {"other_starts": other_starts}
     files.write_text(file, json.dumps(recorded, indent=2) + "\n")
