@@ -509,7 +509,7 @@ function progress({ queries, fewest, more, open: undecided }) {
   const judged = plural(queries, "judged query", "judged queries");
   if (!undecided.length) return `Decided by ${judged}.`;
   if (queries < fewest) return `${judged}; from ${fewest} on, they can decide by themselves.`;
-  if (more === null) return `${judged}; even 10,000 more would not decide: take the cheaper model.`;
+  if (more === null) return `${judged}; even 10,000 more would not decide: use the cheaper model.`;
   return `${judged}; about ${number(more)} more would decide.`;
 }
 

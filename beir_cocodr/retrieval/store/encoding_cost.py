@@ -85,7 +85,7 @@ class EncodingCost:
         if free < self.disk_bytes:
             needed = describe_size(self.disk_bytes)
             raise InputError(
-                f"{folder}: the embeddings take {needed}, and only {describe_size(free)} are free; "
+                f"{folder}: the embeddings take {needed}, but only {describe_size(free)} is free; "
                 "choose another disk, or a smaller precision (fp16, int8)"
             )
 

@@ -124,7 +124,7 @@ def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_pa
     assert added.record.identity == encoded.record.identity
     np.testing.assert_allclose(added.load(), encoded.load(), atol=1e-5)
     assert run("--output", str(tmp_path / "other"), "--dense", str(place / "store")) == 2
-    assert "not fused" in capsys.readouterr().err
+    assert "was fused from another encoder" in capsys.readouterr().err
     both = ("--dense", str(place / "dense"), "--update")
     assert run("--output", str(tmp_path / "other"), *both) == 2
     assert "one of them" in capsys.readouterr().err

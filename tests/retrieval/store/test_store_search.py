@@ -195,7 +195,7 @@ def test_a_model_that_changed_in_its_place_is_refused(folder, tiny_bert, tmp_pat
 
 
 def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tmp_path):
-    with pytest.raises(InputError, match=r"another corpus .*\w{16}.*\w{16}"):
+    with pytest.raises(InputError, match=r"does not contain the corpus .*\w{16}.*\w{16}"):
         search(store, str(beir_folder), tmp_path / "run")
     with pytest.raises(InputError, match="no embeddings"):
         search(tmp_path / "nowhere", str(folder), tmp_path / "run")
