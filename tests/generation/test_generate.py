@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
-from conftest import exit_code, process
+from conftest import completed, exit_code, process
+from torchrun_commands import launch, printed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
@@ -298,20 +299,15 @@ def test_the_processes_of_torchrun_share_the_shards(beir_folder, tiny_t5, tmp_pa
     options = ["--passage-tokens", "30", "--shard-documents", "4", "--per-passage", "2"]
     options += ["--max-length", "12", "--batch-size", "8", "--device", "cpu"]
     options += ["--filter-retriever", "bm25", "--filter-top", "10"]
-    command = ["-m", "beir_cocodr.cli", "generate-queries", *data, *options, "--output"]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = ["generate-queries", *data, *options, "--output"]
     cache = str(tmp_path / "cache")  # without an index of BM25
     environment = os.environ | {"BEIR_COCODR_CACHE": cache, "OMP_NUM_THREADS": "1"}
-    together = subprocess.run(
-        [sys.executable, *launch, *command, str(tmp_path / "two")],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
+    two = [*command, str(tmp_path / "two")]
+    together = completed(launch, [two], tmp_path / "logs", environment=environment)
     assert together.returncode == 0, together.stderr[-2000:]
-    assert json.loads(together.stdout)["counts"]["inconsistent"]  # printed once
-    assert exit_code(main, [*command[2:], str(tmp_path / "one")]) == 0
+    out, _ = printed(tmp_path / "logs")
+    assert json.loads(out)["counts"]["inconsistent"]  # printed once
+    assert exit_code(main, [*command, str(tmp_path / "one")]) == 0
     assert content(tmp_path / "two") == content(tmp_path / "one")
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from contexts import write_context
 from safetensors.torch import load_file
+from torchrun_commands import printed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.resampling import ResttestOptions
@@ -128,12 +129,10 @@ def torchrun(commands, folder, **environment):
     given = {"capture_output": True, "text": True, "timeout": 500, "env": os.environ | environment}
     done = subprocess.run([*map(str, program)], **given)
     assert done.returncode == 0, done.stderr[-2000:]
-    logged = {name: sorted(folder.rglob(f"{name}.log")) for name in ("stdout", "stderr")}
-    assert [len(files) for files in logged.values()] == [2, 2]
-    return ["".join(file.read_text() for file in files) for files in logged.values()]
+    return printed(folder)
 
 
-def printed(text):
+def documents_in(text):
     """The JSON documents in a text, one after another."""
     found, decoder = [], json.JSONDecoder()
     while text := text.lstrip():
@@ -222,7 +221,7 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
         [SMALL_PARTS, *commands("2"), taken, uneven, [*regimes, *given]], folder / "logs", **cache
     )
     stages = [
-        content.get("stage", "regimes") for content in printed(out)
+        content.get("stage", "regimes") for content in documents_in(out)
     ]  # each once, not by every process
     assert stages == [
         *["finetune"] * 3,
