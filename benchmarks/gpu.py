@@ -47,7 +47,7 @@ def run_tests(bench: Bench) -> None:
     def run() -> Any:
         chosen = ["-m", "gpu", "tests"]
         if bench.sizes == TINY:
-            chosen = ["tests/retrieval/store/test_store_gpu.py"]
+            chosen = ["-m", "gpu", "tests/retrieval/vectors/test_topk.py"]
         completed = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
             cwd=ROOT,

@@ -346,22 +346,26 @@ def test_bad_input_on_the_command_line_is_status_2_and_one_line(capsys, judged, 
         assert match in err.splitlines()[-1]
 
 
-def peak_memory(folder: str) -> int:
-    """Return the peak bytes of counting the words of a corpus, in another process."""
-    load_collection(folder, labels="none")  # converts the corpus, which is not measured
+def peak_memory(folders: list[str]) -> list[int]:
+    """Return the peak bytes of counting the words of each corpus and of those before it, in another
+    process.
+    """
+    for folder in folders:
+        load_collection(folder, labels="none")  # converts the corpus, which is not measured
     program = """
 import sys, pyarrow
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.analysis import shift
 shift._WAITING_ROWS = 1000  # as small for this corpus as the real one is for a real corpus
-shift.Unigrams.of(load_collection(sys.argv[1], labels="none").documents, chunk_rows=100)
+for folder in sys.argv[1:]:
+    shift.Unigrams.of(load_collection(folder, labels="none").documents, chunk_rows=100)
+    print(pyarrow.default_memory_pool().max_memory())
 assert "torch" not in sys.modules
-print(pyarrow.default_memory_pool().max_memory())
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, folder], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *folders], capture_output=True, text=True, check=True
     )
-    return int(done.stdout)
+    return [int(line) for line in done.stdout.split()]
 
 
 def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path):
@@ -372,6 +376,6 @@ def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path)
         collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)])
         for n in sizes
     ]
-    small, large = map(peak_memory, folders)
+    small, large = peak_memory(folders)
     assert 0 < large < 1.5 * small
     assert large < (Path(folders[1]) / "corpus.jsonl").stat().st_size / 2
