@@ -270,6 +270,16 @@ def vectors_of_the_test_alone(cache_root: Path, monkeypatch: pytest.MonkeyPatch)
     return folder
 
 
+@pytest.fixture
+def shared_vectors(
+    cache_root: Path, vectors_of_the_test_alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Give the snippets of the documentation one cache of vectors, as their reader has."""
+    folder = cache_root / "vectors-of-snippets"
+    monkeypatch.setenv("BEIR_COCODR_VECTORS", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def wordpiece(tmp_path_factory: pytest.TempPathFactory):
     """Return a BERT tokenizer that splits longer words into two pieces."""

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_vectors")
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = [ROOT / "beir_cocodr", ROOT / "plugins"]
 
@@ -20,7 +22,10 @@ def examples() -> dict[str, str]:
     """
     found = {}
     for path in sorted(file for folder in FOLDERS for file in folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if "Example:\n" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
             if match := re.search(

@@ -15,6 +15,8 @@ from conftest import sentences, write_beir
 
 from beir_cocodr.cli.__main__ import app, main
 
+pytestmark = pytest.mark.usefixtures("shared_vectors")
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 DOCS = {
