@@ -213,6 +213,13 @@ FIRST = (
     "test_regimes_architectures.py",
     "test_compare.py",
     "test_gpu.py",
+    "test_reproduce.py",
+    "test_adapt.py",
+    "test_notebooks.py",
+    "test_generate.py",
+    "test_checksums_caches.py",
+    "test_trainer_resume.py",
+    "test_quickstart.py",
 )
 
 

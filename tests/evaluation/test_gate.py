@@ -123,7 +123,7 @@ def test_harmless_changes_end_with_0(collection, whole, tmp_path):
     record = EmbeddingStore.open(whole).record
     reordered = encoded(other, Path(str(record.model.path)), tmp_path / "in-another-order")
     for new in (whole, half, eight, reordered):
-        same = gate(whole, new, str(collection))
+        same = gate(whole, new, str(collection), options=GateOptions(samples=100))
         assert (same.decision, same.exit_status) == ("not worse", 0), same.paragraph
         assert same.missing == {"old": 0, "new": 0}
     assert status(whole, eight, collection) == 0
