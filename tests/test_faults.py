@@ -66,6 +66,20 @@ def test_outcomes_follow_the_rule(expected, given):
     assert judged(**given) == expected
 
 
+@pytest.mark.parametrize(
+    ("damage", "arguments", "expected"),
+    [
+        ("missing", ["gate", "--no-labels"], "other content"),
+        ("missing", ["gate"], "silent difference"),
+        ("emptied", ["gate", "--no-labels"], "silent difference"),
+    ],
+)
+def test_without_labels_a_collection_without_judgements_is_whole(damage, arguments, expected):
+    attempt = Attempt(Broken("beir/qrels/test.tsv", damage, True), False, arguments)
+    ended = Ended(0, "", "", 0.1)
+    assert judge(ended, attempt, REFERENCE, {"out/x.run": "2"})[0] == expected
+
+
 def states(part: Path) -> dict[Path, tuple[int, bytes]]:
     files = [path for path in part.rglob("*") if path.is_file()]
     return {path: (path.stat().st_mode, path.read_bytes()) for path in files}

@@ -243,6 +243,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: fuse("minilm", TRIPLE, output="o", stores=[None]), "a folder of stores is None"),
         (lambda: pretrain("m", TRIPLE, output="o", options=1), "options is an int; .* PretrainO"),
         (lambda: pretrain("m", TRIPLE, output="o", queries=dict), "queries is a type; give a fol"),
+        (lambda: pretrain("m", [], output="o"), "dataset is an empty list; name at least one"),
         (lambda: finetune("m", TRIPLE, output="o", options=1), "options is an int; .* FinetuneO"),
         (
             lambda: distill("m", TRIPLE, teacher="bm25", output="o", options=1),

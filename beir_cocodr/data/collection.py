@@ -31,6 +31,7 @@ from beir_cocodr.data.defects import (
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.files.folder_facts import FolderFacts
+from beir_cocodr.data.files.own_folders import is_model
 from beir_cocodr.data.files.readers import CORPUS_SUFFIXES, Document
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
@@ -129,6 +130,10 @@ def _folder_source(
     reading: Reading | None,
 ) -> Source:
     is_beir = any((path / part).exists() for part in _BEIR_PARTS)
+    if not is_beir and is_model(path):
+        raise InputError(
+            f"{name} is a model, not a dataset; name the folder of the documents to be read"
+        )
     if not is_beir and HubDataset.saved_in(path):
         return HubDataset(name, path, reading=reading or Reading())
     if not is_beir and TextFiles.in_folder(path):

@@ -221,7 +221,10 @@ class Judgements:
         if not kept:
             reasons = [f"{count} {reason}" for reason, count in counts.items() if count > 0]
             reason = "; ".join(reasons) or "nothing is judged"
-            raise InputError(f"{self.file}: no judged query can be used: {reason}")
+            raise InputError(
+                f"{self.file}: no judged query can be used: {reason}; name judgements of the "
+                "queries and documents of the dataset"
+            )
         if documents is not None:
             judged = [document for query in kept.values() for document in query.grades]
             counts[_NOT_IN_CORPUS] += int((documents.rows(judged) < 0).sum())

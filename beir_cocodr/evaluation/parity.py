@@ -4,6 +4,7 @@ A difference is explained by the habits of a tool, which are applied to the run 
 """
 
 import itertools
+import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from beir_cocodr.evaluation.runs import Run, read_trec_run
 from beir_cocodr.records import Record, versions
 
 Qrels = dict[str, dict[str, int]]
+
+log = logging.getLogger(__name__)
 
 #: The cutoff for measures without one, which BEIR does not have: the largest of its default ones.
 BEIR_DEPTH = 1000
@@ -547,7 +550,9 @@ def parity(
     explained = all(difference.explained for difference in differences)
     queries = _counts(qrels, results)
     notes = list(_notes(parsed, queries, results))
-    notes += [f"{kind}: {count}" for kind, count in counts.items()]
+    for kind, count in counts.items():
+        log.info("%s: %s: %d", dataset, kind, count)
+        notes.append(f"{kind}: {count}")
     return ParityRecord(
         run=str(run),
         dataset=dataset,

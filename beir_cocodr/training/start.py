@@ -117,6 +117,12 @@ class SharedEncoders:
 def load_collections(
     datasets: Any, split: str = "test", labels: Labels = "required"
 ) -> list[Collection]:
-    """Load one dataset, or each of a list of them."""
+    """Load one dataset, or each of a list of them.
+
+    Raises:
+        InputError: The list is empty, or a dataset cannot be loaded.
+    """
     several: Sequence[object] = datasets if isinstance(datasets, list) else [datasets]
+    if not several:
+        raise InputError("dataset is an empty list; name at least one")
     return [load_collection(dataset, split, labels=labels) for dataset in several]

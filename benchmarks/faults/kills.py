@@ -264,7 +264,10 @@ def _waiting_until(has_begun: Callable[[], bool]) -> Wait:
 
     def wait(running: Running) -> bool:
         end = time.perf_counter() + LIMIT
-        while not has_begun() and time.perf_counter() < end:
+        while time.perf_counter() < end:
+            with suppress(FileNotFoundError):  # a folder that goes while it is listed
+                if has_begun():
+                    return True
             if running.ends_within(0.001):
                 return False
         return True

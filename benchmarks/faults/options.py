@@ -280,7 +280,7 @@ def names_option(line: str, broken: Broken) -> bool:
     ]
     if bare in _DATASETS:
         words.append("dataset")
-    elif bare in _MODELS:
+    elif bare in _MODELS or "model" in bare:
         words.append("model")
     if bare.endswith("_split"):
         words.append("split")

@@ -79,6 +79,13 @@ def test_a_model_and_a_store_inside_the_folder_are_not_read(notes, tiny_cosine):
     assert ids(notes) == before
 
 
+def test_a_model_is_no_dataset(tiny_cosine, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["validate", "--dataset", str(tiny_cosine)])
+    assert end.value.code == 2
+    assert f"{tiny_cosine} is a model, not a dataset" in capsys.readouterr().err
+
+
 def test_records_of_other_programs_hide_nothing(notes):
     for name in ("run.json", "manifest.json", "plan.json", "modules.json", "results.json"):
         (notes / "sub" / name).write_text(json.dumps({"name": "an app", "files": []}))

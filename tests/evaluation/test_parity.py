@@ -229,10 +229,12 @@ def test_the_numbers_are_the_tools_own(tmp_path):
         assert told(report, measure, "pytrec_eval").value == pytest.approx(mean, abs=1e-12)
 
 
-def test_grades_below_zero_are_not_relevant_and_counted(tmp_path):
+def test_grades_below_zero_are_not_relevant_and_counted(tmp_path, caplog):
     """Given to pytrec_eval as they are, such grades make it hang now and then."""
     run = {"q": {"d2": 2.0, "d1": 1.0}}
-    negative = parity(*write(tmp_path / "a", {"q": {"d1": 1, "d2": -1}}, run), measures=ALL)
+    with caplog.at_level("INFO"):
+        negative = parity(*write(tmp_path / "a", {"q": {"d1": 1, "d2": -1}}, run), measures=ALL)
+    assert f"{tmp_path / 'a'}: grades below 0" in caplog.text
     zero = parity(*write(tmp_path / "b", {"q": {"d1": 1, "d2": 0}}, run), measures=ALL)
     assert negative.measures == zero.measures
     assert [note for note in negative.notes if note not in zero.notes] == [

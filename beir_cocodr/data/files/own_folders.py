@@ -51,6 +51,13 @@ def is_output(folder: Path, names: Collection[str]) -> bool:
     return False
 
 
+def is_model(folder: Path) -> bool:
+    """Return whether a folder is a model of sentence-transformers."""
+    with suppress(OSError, ValueError):
+        return _is_model(parse_json((folder / _MODULES).read_text(encoding="utf-8")))
+    return False
+
+
 def _has_keys(content: object, name: str) -> bool:
     return isinstance(content, dict) and all(key in content for key in _RECORDS[name])
 
