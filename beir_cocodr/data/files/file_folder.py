@@ -30,7 +30,14 @@ from beir_cocodr.data.files.readers import Document, RecordChecker
 from beir_cocodr.data.files.survey import Settings, Survey, name_in, survey
 from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.sources import WITHOUT_LABELS, FileSource, Labels
-from beir_cocodr.errors import InputError, check_count, explained, first_line, listed
+from beir_cocodr.errors import (
+    InputError,
+    check_characters,
+    check_count,
+    explained,
+    first_line,
+    listed,
+)
 from beir_cocodr.io import file_state, text_sha256
 
 #: Words of a passage, punctuation marks counted: about 220 tokens of English, which fit the 256 of
@@ -117,7 +124,13 @@ class Reading:
 
     @staticmethod
     def extend(name: str, **settings: str) -> str:
-        """Return a dataset's name with further settings."""
+        """Return a dataset's name with further settings.
+
+        Raises:
+            InputError: a setting contains an unpaired surrogate, as bytes that are no UTF-8 become.
+        """
+        for setting, value in settings.items():
+            check_characters(f"the setting {setting!r} of {name}", value)
         bare, _, query = name.partition("?")
         before = dict(parse_qsl(query, keep_blank_values=True))
         together = before | settings

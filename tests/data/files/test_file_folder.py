@@ -233,3 +233,5 @@ def test_settings_stand_behind_the_name():
     name = Reading.extend("my.csv?words=90", text="a b,c", language="de")
     assert Reading.parse(name) == ("my.csv", Reading(text="a b,c", language="de", words=90))
     assert Reading.parse("my.csv") == ("my.csv", None)
+    with pytest.raises(InputError, match=r"setting 'text' of my\.csv .*at position 1"):
+        Reading.extend("my.csv", text="a\udcff")
