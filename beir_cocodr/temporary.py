@@ -47,6 +47,7 @@ class TemporaryFolder:
         path: the folder, which is empty at first.
 
     Example:
+        >>> from beir_cocodr.temporary import TemporaryFolder
         >>> with TemporaryFolder() as folder:
         ...     size = (folder / "notes.txt").write_text("wing")
         >>> folder.exists()
