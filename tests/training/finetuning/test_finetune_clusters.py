@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -67,13 +68,33 @@ def log_of(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / CLUSTER_LOG).read_text().splitlines()]
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    """A folder for trainings that several tests begin with."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def begin(kept, beir_folder, two_layer_mlm, tmp_path, dies_at):
+    """Return a function that copies a whole training and one that died at step 8."""
+
+    def copied(options: FinetuneOptions, kind: str) -> tuple[Path, Path]:
+        trained = kept / kind
+        if not trained.exists():
+            model, data = str(two_layer_mlm), str(beir_folder)
+            finetune(model, data, output=trained / "whole", options=options)
+            with dies_at(8):
+                finetune(model, data, output=trained / "half", options=options)
+        shutil.copytree(trained, tmp_path / "copy")
+        return tmp_path / "copy" / "whole", tmp_path / "copy" / "half"
+
+    return copied
+
+
 @pytest.mark.parametrize("kind", WEIGHTINGS)
-def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path, dies_at):
+def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, begin):
     options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS[kind])
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
-    with dies_at(8):
-        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
+    whole, half = begin(options, kind)
     assert [line["step"] for line in log_of(half)] == [4, 8]  # 8 comes again
     with (half / CLUSTER_LOG).open("a") as file:
         file.write('{"step": 9, "weigh')  # it died while it wrote
@@ -89,14 +110,9 @@ def test_resumed_equals_uninterrupted(kind, beir_folder, two_layer_mlm, tmp_path
     assert len({tuple(line["weights"]) for line in lines}) == 3
 
 
-def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
-    beir_folder, two_layer_mlm, tmp_path, dies_at
-):
+def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, two_layer_mlm, begin):
     options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["idro"])
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
-    with dies_at(8):
-        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
+    whole, half = begin(options, "idro")
     (half / checkpoints.CHECKPOINTS / "checkpoint-6" / checkpoints.LOSS_FILE).unlink()
     record = finetune(
         str(two_layer_mlm), str(beir_folder), output=half, options=options, resume=True
@@ -106,13 +122,10 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(
     assert_same_clusters(whole, half)
 
 
-def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, tmp_path, dies_at):
+def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, begin):
     """The comparisons above would see it if the weights of clusters were lost."""
     options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["groupdro"])
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
-    with dies_at(8):
-        finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options)
+    whole, half = begin(options, "groupdro")
     from safetensors.torch import save_file
 
     file = half / checkpoints.CHECKPOINTS / "checkpoint-6" / checkpoints.LOSS_FILE
