@@ -11,7 +11,6 @@ from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.retrieval.store.encode import encode
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +143,7 @@ def test_reference_points_of_real_collections(
     real_collections, minilm, tmp_path, name, dense, bm25
 ):
     models = ["bm25"] + ([minilm, f"hybrid:{minilm}", f"feedback:{minilm}"] if dense else [])
-    search = SearchOptions()
-    if dense:  # one store for the three models of one encoder
-        encode(str(real_collections / name), minilm, tmp_path / "store")
-        search = SearchOptions(bm25_weight=1.0, stores=(tmp_path / "store",))
+    search = SearchOptions(bm25_weight=1.0) if dense else SearchOptions()
     found = evaluate(
         models, str(real_collections / name), output=tmp_path / "judged", search=search
     )
@@ -162,12 +158,9 @@ def test_reference_points_of_real_collections(
         assert figures(minilm)[0] == pytest.approx(dense, abs=0.003)
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.669, abs=0.003)
         assert figures(f"feedback:{minilm}")[0] == pytest.approx(0.618, abs=0.003)
-        half = SearchOptions(stores=(tmp_path / "store",))
+        # The vectors of the first evaluation are kept.
         found = evaluate(
-            [f"hybrid:{minilm}"],
-            str(real_collections / name),
-            output=tmp_path / "half",
-            search=half,
+            [f"hybrid:{minilm}"], str(real_collections / name), output=tmp_path / "half"
         )
         assert figures(f"hybrid:{minilm}")[0] == pytest.approx(0.670, abs=0.003)
 

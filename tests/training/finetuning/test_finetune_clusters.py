@@ -163,7 +163,7 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
         "--clusters",
         "3",
         "--max-steps",
-        "30",
+        "20",
         "--batch-size",
         "6",
     ]
@@ -180,10 +180,10 @@ def test_killed_for_real(beir_folder, two_layer_mlm, tmp_path):
     assert not (half / "training.json").exists()
     assert exit_code(_command, torch.get_num_threads(), [*arguments, "--resume"]) == 0
     record = json.loads((half / "training.json").read_text())
-    assert record["steps"] == 30
+    assert record["steps"] == 20
     assert int(record["resumed_from"].split("-")[1]) >= 6
     options = FinetuneOptions.of(
-        weighting="idro", clusters=3, max_steps=30, batch_size=6, learning_rate=1e-3, log_clusters=5
+        weighting="idro", clusters=3, max_steps=20, batch_size=6, learning_rate=1e-3, log_clusters=5
     )
     whole = tmp_path / "whole"
     finetune(str(two_layer_mlm), str(beir_folder), output=whole, options=options)
