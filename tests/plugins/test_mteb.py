@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from datasets import Dataset
+from lazy_hosts import LazyModule, lazy_or_skip
 
-mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
-from beir_cocodr.plugins import mteb as plugin  # noqa: E402
-from datasets import Dataset  # noqa: E402
+from beir_cocodr import EncoderOptions, FuseOptions, SearchOptions, fuse
+from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.models.mrl import MRL
 
-from beir_cocodr import EncoderOptions, FuseOptions, SearchOptions, fuse  # noqa: E402
-from beir_cocodr.errors import InputError  # noqa: E402
-from beir_cocodr.evaluation.evaluate import evaluate  # noqa: E402
-from beir_cocodr.models.mrl import MRL  # noqa: E402
+mteb = lazy_or_skip("mteb", "mteb is not installed: pip install 'beir-cocodr[mteb]'")
+plugin = LazyModule("beir_cocodr.plugins.mteb")
 
 MEASURES = {
     "ndcg_at_10": "nDCG@10",

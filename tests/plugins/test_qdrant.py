@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
 import pytest
 from ir_measures import nDCG
-
-pytest.importorskip(
-    "qdrant_client", reason="qdrant-client is not installed: pip install 'beir-cocodr[qdrant]'"
-)
-from beir_cocodr.plugins.qdrant import QdrantCollection
-from qdrant_client import QdrantClient
+from lazy_hosts import LazyModule, lazy_or_skip
 
 from beir_cocodr import CompareOptions, FuseOptions, compare, fuse, load_collection
 from beir_cocodr.errors import InputError
@@ -28,12 +24,21 @@ from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 
+qdrant_client = lazy_or_skip(
+    "qdrant_client", "qdrant-client is not installed: pip install 'beir-cocodr[qdrant]'"
+)
+plugin = LazyModule("beir_cocodr.plugins.qdrant")
+
 #: All documents, so that rankings end in no tie.
 EVERYTHING = 48
 
 
-def uploaded(folder: Path, **options) -> QdrantCollection:
-    collection = QdrantCollection(folder, QdrantClient(":memory:"), **options)
+def in_memory() -> Any:
+    return qdrant_client.QdrantClient(":memory:")
+
+
+def uploaded(folder: Path, **options) -> Any:
+    collection = plugin.QdrantCollection(folder, in_memory(), **options)
     assert collection.upload() == EVERYTHING
     return collection
 
@@ -200,10 +205,10 @@ def test_what_does_not_fit_is_refused(beir_folder, tiny_cosine, two_layer_cosine
     with pytest.raises(
         InputError, match="is no longer the model that made the vectors; hand over again"
     ):
-        QdrantCollection(folder, QdrantClient(":memory:"))
+        plugin.QdrantCollection(folder, in_memory())
     path.write_text(json.dumps({**content, "engine": "weaviate"}))
     with pytest.raises(InputError, match="was written for weaviate; run hand-over --to qdrant"):
-        QdrantCollection(folder, QdrantClient(":memory:"))
+        plugin.QdrantCollection(folder, in_memory())
 
 
 def test_a_damaged_file_is_not_uploaded(beir_folder, tiny_cosine, tmp_path):
@@ -214,7 +219,7 @@ def test_a_damaged_file_is_not_uploaded(beir_folder, tiny_cosine, tmp_path):
     content[100] ^= 1
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"points-00000\.parquet.*hand over again"):
-        QdrantCollection(folder, QdrantClient(":memory:")).upload()
+        plugin.QdrantCollection(folder, in_memory()).upload()
 
 
 def test_a_configuration_alone_has_no_vectors(beir_folder, tiny_cosine, tmp_path):
@@ -222,4 +227,4 @@ def test_a_configuration_alone_has_no_vectors(beir_folder, tiny_cosine, tmp_path
     hand_over(tiny_cosine, beir_folder, output=tmp_path / "handed", options=options)
     assert not list((tmp_path / "handed").glob("points*"))
     with pytest.raises(InputError, match="no vectors, as it was written with --no-vectors"):
-        QdrantCollection(tmp_path / "handed", QdrantClient(":memory:")).upload()
+        plugin.QdrantCollection(tmp_path / "handed", in_memory()).upload()

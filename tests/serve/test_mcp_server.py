@@ -8,20 +8,20 @@ import sys
 import time
 
 import pytest
-
-pytest.importorskip("mcp", reason="mcp is not installed: pip install 'beir-cocodr[mcp]'")
-from mcp import Client, StdioServerParameters
+from lazy_hosts import lazy_or_skip
 
 from beir_cocodr import Searcher
 from beir_cocodr.cli.__main__ import main
 
+mcp = lazy_or_skip("mcp", "mcp is not installed: pip install 'beir-cocodr[mcp]'")
+
 QUERY = "wing flow in a nozzle"
 
 
-async def conversation(parameters: StdioServerParameters, model: str) -> dict:
+async def conversation(parameters: mcp.StdioServerParameters, model: str) -> dict:
     """Ask every tool of a server, and return the answers by name."""
     answers: dict = {}
-    async with Client(parameters) as client:
+    async with mcp.Client(parameters) as client:
 
         async def call(tool: str, **arguments: object):
             return await client.call_tool(tool, arguments)
@@ -53,7 +53,7 @@ def answers(beir_folder, tiny_cosine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("agent")
     words = ["serve", "--mcp", "--dataset", beir_folder, "--output", folder / "out"]
     words += ["--model", "bm25", "--model", tiny_cosine, "--device", "cpu"]
-    parameters = StdioServerParameters(
+    parameters = mcp.StdioServerParameters(
         command=sys.executable,
         args=["-m", "beir_cocodr.cli", *map(str, words)],
         env={**os.environ, "BEIR_COCODR_CACHE": str(folder / "cache")},
