@@ -468,9 +468,9 @@ class HybridEncoder(TwoSidedEncoder):
     Example:
         >>> from tempfile import mkdtemp
         >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
-        >>> folder = f"{mkdtemp()}/pandas"
+        >>> folder = f"{mkdtemp()}/numpy"
         >>> options = FuseOptions(sample=16, probes=4)
-        >>> record = fuse("minilm", "apidocs/pandas", output=folder, options=options)
+        >>> record = fuse("minilm", "apidocs/numpy", output=folder, options=options)
         >>> model = HybridEncoder(folder)
         >>> model.encode_query("sort an array").shape == model.encode_document("Sort it.").shape
         True

@@ -205,7 +205,7 @@ def adapt(
         >>> from beir_cocodr import AdaptOptions, PretrainOptions, adapt
         >>> coco = PretrainOptions(max_steps=1, batch_size=2)  # leave it out for the paper's
         >>> options = AdaptOptions(stages="coco", stage_options={"coco": coco}, queries=20)
-        >>> record = adapt("minilm", "apidocs/pandas", output="adapted", options=options)
+        >>> record = adapt("minilm", "apidocs/numpy", output="adapted", options=options)
         >>> list(record.models)
         ['base', 'coco']
     """

@@ -118,7 +118,7 @@ def hand_over(
         >>> from beir_cocodr.retrieval.handover.hand_over import hand_over
         >>> options = HandOverOptions(to="opensearch", vectors=False)
         >>> folder = f"{mkdtemp()}/engine"
-        >>> record = hand_over("hybrid:minilm", "apidocs/pandas", output=folder, options=options)
+        >>> record = hand_over("hybrid:minilm", "apidocs/numpy", output=folder, options=options)
         >>> record.dimensions, record.bm25_weight
         (384, 0.5)
     """

@@ -96,9 +96,9 @@ def fuse(
     Example:
         >>> from tempfile import mkdtemp
         >>> from beir_cocodr import FuseOptions, HybridEncoder, fuse
-        >>> folder = f"{mkdtemp()}/pandas"
+        >>> folder = f"{mkdtemp()}/numpy"
         >>> options = FuseOptions(sample=16, probes=4)
-        >>> record = fuse("minilm", "apidocs/pandas", output=folder, options=options)
+        >>> record = fuse("minilm", "apidocs/numpy", output=folder, options=options)
         >>> width = HybridEncoder(folder).encode_query(["sort an array"]).shape[1]
         >>> width == 384 + record.details["numbers"]
         True
