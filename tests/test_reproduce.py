@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import process, write_beir
+from conftest import write_beir
 from reproduce import pages, runner
 from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
@@ -380,21 +384,25 @@ def test_placeholders_are_filled(tmp_path):
     assert found == given
 
 
+def here(tmp_path: Path, *arguments: str) -> list[str]:
+    table = ["extrapolation-table3", "--scale", "here", "--output", str(tmp_path / "out")]
+    return [sys.executable, str(ROOT / "benchmarks" / "reproduce"), *table, *arguments]
+
+
 def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     """Run in a process of its own until the first step has begun, then in this process."""
     begun = tmp_path / "out" / "extrapolation" / "steps" / "overlap" / "trec-dl-2019.progress.json"
-    table = ["extrapolation-table3", "--scale", "here", "--output", str(tmp_path / "out")]
-    running = process(runner.main, table)
+    process = subprocess.Popen(here(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(1200):
-        if begun.is_file() or not running.is_alive():
+        if begun.is_file() or process.poll() is not None:
             break
         time.sleep(0.1)
-    assert running.is_alive()
-    running.kill()
-    running.join()
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
     assert json.loads(begun.read_text())["finished"] == 0
 
-    runner.main(table)
+    runner.main(here(tmp_path)[2:])
     out = capsys.readouterr()
     assert "Not comparable" in out.out
     found = json.loads((tmp_path / "out" / "extrapolation-table3.json").read_text())
@@ -404,7 +412,7 @@ def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     assert all(cell.keys() == {"ours"} or "no such figure" in cell["why"] for cell in cells)
     assert any(cell["ours"] is not None for cell in cells)
     records = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
-    runner.main(table)
+    runner.main(here(tmp_path)[2:])
     assert "overlap" not in capsys.readouterr().err
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
     assert {path for path in again if again[path] != records[path]} == {
