@@ -232,6 +232,8 @@ def _is_named(line: str, function: str, argument: str, value: object) -> bool:
     words = [argument, argument.rstrip("s"), argument.replace("_", " "), type(value).__name__]
     words += [argument.replace("ies", "y"), repr(value).strip("'")[:15]]
     words.append(function.rpartition(".")[2])
+    if "\\ud800" in repr(value):
+        words.append("surrogate")
     if argument == "model_name_or_path":
         words.append("model")
     if isinstance(value, (list, tuple, set, dict)):
