@@ -305,6 +305,10 @@ def test_what_cannot_be_taken_is_refused_by_argument_and_type(call, message):
         (lambda encoder: encoder.encode_queries(["\ud800"]), "query .*; write whole characters"),
         (lambda encoder: encoder.encode_queries(["a"], 1.5), "batch_size is a float; give an int"),
         (lambda encoder: encoder.encode_corpus(True), "corpus is a bool; give a list of docum"),
+        (
+            lambda encoder: encoder.encode_corpus({"d1": {"title": "", "text": "wing"}}),
+            "corpus is a dict of dict and has neither 'title' nor 'text'; give a list",
+        ),
         (lambda encoder: encoder.encode_corpus(["a"]), "a document of the corpus is a str; give"),
     ],
 )

@@ -22,6 +22,7 @@ from beir_cocodr.errors import (
     check_integer,
     check_type,
     explained,
+    kind_of,
 )
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.checkpoints.hub import (
@@ -380,11 +381,16 @@ class COCODR(SentenceTransformer):
             (N, d) embeddings.
 
         Raises:
-            InputError: A document is not a mapping or contains an unpaired surrogate, or the
-                batch size is not an integer from 1.
+            InputError: A document is not a mapping or contains an unpaired surrogate, the columns
+                are neither title nor text, or the batch size is not an integer from 1.
         """
         if isinstance(corpus, Mapping):
             names = [name for name in ("title", "text") if name in corpus]
+            if corpus and not names:
+                raise InputError(
+                    f"corpus is {kind_of(corpus)} and has neither 'title' nor 'text'; give a list "
+                    "of documents, or a mapping of these columns"
+                )
             rows = zip(*(corpus[name] for name in names), strict=True)
             corpus = [dict(zip(names, row, strict=True)) for row in rows]
         check_integer("batch_size", batch_size)
