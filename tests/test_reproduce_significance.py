@@ -138,8 +138,11 @@ def test_the_tables_compare_what_their_papers_compare():
         "condenser-large",
     }
     assert mrl.over_all(["mrl", "bm25", "colbertv2"]).against == {"mrl": {"bm25": "*"}}
-    for name in ("coco-dr-table2", "coco-dr-table3", "mrl-table2", "mrl-table5"):
+    of_papers = ("coco-dr-table2", "coco-dr-table3", "mrl-table2", "mrl-table5")
+    of_ours = ("coco-dr-table1", "coco-dr-table7")
+    for name in (*of_papers, *of_ours):
         table = TABLES[name]
+        assert table.comparison.of_paper == (name in of_papers)
         names = table.rows if table.comparison.in_rows else table.columns
         for model, others in table.comparison.against.items():
             assert {model, *others} <= set(names)

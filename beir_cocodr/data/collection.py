@@ -480,6 +480,8 @@ def load_collections(
     several: list[Dataset] = [datasets]
     if not is_single and isinstance(datasets, Iterable):
         several = list(datasets)
+    if not several:
+        raise InputError(f"the {kind} is an empty list; name at least one collection")
     collections = [load_collection(one, split, labels=labels) for one in several]
     check_names(kind, [collection.name for collection in collections])
     return collections

@@ -163,12 +163,14 @@ class Comparison:
         all_at_once: Whether the mark is given only for a gain over all others that have figures,
             with Bonferroni's correction for their number.
         in_rows: Whether the models are the rows of the table; else they are its columns.
+        of_paper: Whether the paper makes these tests; else they are made here alone.
     """
 
     against: Mapping[str, Mapping[str, str]]
     level: float
     all_at_once: bool = False
     in_rows: bool = False
+    of_paper: bool = True
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class Table:
         cells: The cells by row and column.
         of: Keys of that file whose every figure the table must have; () for a plot.
         digits: The digits after the point.
-        comparison: The tests of significance that its paper makes; None if it makes none.
+        comparison: The tests of significance; None if there are none.
         judged: Makes the cell of a further model in a row; None if the table takes none.
     """
 

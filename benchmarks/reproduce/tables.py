@@ -231,6 +231,8 @@ def _describe_tests(table: Table) -> str:
     if comparison is None:
         return ""
     test = f"two-tailed paired t-test over queries, p < {comparison.level:g}"
+    if not comparison.of_paper:
+        test += "; the paper makes no test here"
     marks: dict[str, list[str]] = {}
     for others in comparison.against.values():
         for other, mark in others.items():

@@ -1,0 +1,575 @@
+"""Claim: what training with labels gains on two tasks of BEIR, beside what is free.
+
+MiniLM is trained on the training split of SciFact or NFCorpus and judged on the test queries of the
+same task, with its vectors alone and fused with BM25. Hard negatives come from the untrained fusion
+of MiniLM and BM25; those that score within 5% of the best relevant document are left out as likely
+to be relevant. Fine-tuning weighs all queries alike (ERM) or clusters of them (iDRO, group DRO,
+CVaR). It starts from MiniLM, from COCO on the task's corpus, or from query-as-context there. MRL
+learns from the rankings of the fusion. Then NFCorpus is resampled as for interpolation and
+extrapolation, by ReSTrain and ReSTTest.
+
+Everything takes about twelve hours on two cores. The cost of what is left is printed before it
+starts, from the steps that were timed so far. The results file is written after each model, and a
+model that it has with the same settings is not trained again. ``--rows`` and ``--seeds`` choose a
+part; the last row is resampling:
+
+    python benchmarks/beir_small.py --collections DIR --work DIR [--rows ERM iDRO] [--seeds 13]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness.page import Marks, markdown_table
+from harness.script import SEEDS, add_work, option_parser, origin, read_json, write_results
+from harness.study import spread
+
+from beir_cocodr import evaluate, load_collection
+from beir_cocodr.evaluation.measures import paired_tests
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.io import write_text
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.resampling import RestrainOptions
+from beir_cocodr.resampling.regimes import Recipe
+from beir_cocodr.resampling.regimes.regimes import RegimeOptions, evaluate_regimes
+from beir_cocodr.resampling.restrain import resample_restrain
+from beir_cocodr.resampling.resttest import resample_resttest
+from beir_cocodr.training.distillation.distill import distill
+from beir_cocodr.training.finetuning.finetune import finetune
+from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.pretraining.pretrain import pretrain
+
+TASKS = ("nfcorpus", "scifact")
+MODEL = "minilm"
+MEASURE = "nDCG@10"
+ALONE = "alone"
+FUSED = "fused"
+#: MiniLM reads 256 tokens of a document when it is judged, and fewer when it is trained.
+JUDGED = EncoderOptions(query_length=64, document_length=256)
+TRAINED = EncoderOptions(query_length=64, document_length=128)
+LEARNING_RATE = 2e-5
+BATCH = 16
+CLUSTERS = 20
+#: Candidates of the fusion for each training query, and the share of the best relevant document's
+#: score above which a candidate is left out.
+CANDIDATES = 50
+MOST = 0.95
+
+#: Published nDCG@10: system to its figures on SciFact and NFCorpus.
+PUBLISHED = {
+    "BM25 (BEIR)": (0.665, 0.325),
+    "GPL": (0.674, 0.345),
+    "COCO-DR Base": (0.709, 0.355),
+    "COCO-DR Large": (0.722, 0.354),
+}
+
+MARKS = Marks("<!-- beir_small -->", "<!-- end of beir_small -->")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train.
+
+    Attributes:
+        name: Its row in the table.
+        weighting: The weighting of fine-tuning; empty without fine-tuning.
+        loss: The loss of fine-tuning.
+        start: The objective of the pre-training before it; empty without one.
+        distilled: Train an MRL on the rankings of the fusion.
+        over_seeds: Train with every seed, not with the first alone.
+    """
+
+    name: str
+    weighting: str = ""
+    loss: str = "triplet"
+    start: str = ""
+    distilled: bool = False
+    over_seeds: bool = False
+
+
+ARMS = (
+    Arm("ERM", weighting="erm", over_seeds=True),
+    Arm("iDRO", weighting="idro", over_seeds=True),
+    Arm("ERM, InfoNCE", weighting="erm", loss="infonce"),
+    Arm("COCO", start="coco"),
+    Arm("COCO, ERM", weighting="erm", start="coco"),
+    Arm("COCO, iDRO", weighting="idro", start="coco"),
+    Arm("group DRO", weighting="groupdro"),
+    Arm("CVaR", weighting="cvar"),
+    Arm("query-as-context, ERM", weighting="erm", start="qc"),
+    Arm("MRL", distilled=True),
+)
+RESAMPLING = "resampling"
+#: What is compared in interpolation and extrapolation, and the training queries of a set.
+ARCHITECTURES = ["bm25", "dense", "dense-hard"]
+SIZE = 800
+BASE = "MiniLM"
+BM25 = "BM25"
+FREE = (BM25, BASE)
+
+#: A question to the pairs of rows that answer it.
+FAMILIES = {
+    "training against none": [(BASE, arm.name) for arm in ARMS],
+    "robust weightings against equal weights": [
+        ("ERM", "iDRO"),
+        ("ERM", "group DRO"),
+        ("ERM", "CVaR"),
+        ("COCO, ERM", "COCO, iDRO"),
+    ],
+    "pre-training before fine-tuning": [
+        ("ERM", "COCO, ERM"),
+        ("ERM", "query-as-context, ERM"),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model on one task.
+
+    Attributes:
+        row: The name of the arm, or one of :data:`FREE`.
+        seed: The seed; None for what is not trained.
+        steps: Steps of each stage of training.
+        train_seconds: Seconds of training, all stages together.
+        judge_seconds: Seconds of encoding and searching.
+        scores: nDCG@10 of every test query: alone and fused with BM25.
+    """
+
+    row: str
+    seed: int | None
+    steps: int
+    train_seconds: float
+    judge_seconds: float
+    scores: dict[str, list[float]]
+
+
+class Task:
+    """One task, its training files, and the models that are trained for it."""
+
+    def __init__(self, folder: Path, work: Path, steps: int) -> None:
+        """Name the folders."""
+        self.dataset = str(folder)
+        self.work = work / folder.name
+        self.steps = steps
+
+    def free(self) -> Iterator[Cell]:
+        """Judge what needs no training."""
+        yield self.judge(BM25, None, {ALONE: "bm25"}, 0.0)
+        yield self.judge(BASE, None, {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}, 0.0)
+
+    def train(self, arm: Arm, seed: int) -> Cell:
+        """Train a model by an arm, or go on with its training, and judge it."""
+        start, seconds = self.pretrained(arm, seed)
+        name = f"{arm.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+        if arm.distilled:
+            record = distill(
+                start,
+                self.dataset,
+                teacher="hybrid",
+                output=self.work / name,
+                options=DistillOptions.of(student="mrl", **self.shared(seed), warmup=0.1),
+                resume=True,
+            )
+        elif arm.weighting:
+            clusters = {} if arm.weighting == "erm" else {"clusters": CLUSTERS}
+            record = finetune(
+                start,
+                self.dataset,
+                output=self.work / name,
+                options=FinetuneOptions.of(
+                    weighting=arm.weighting,
+                    loss=arm.loss,
+                    hard_negatives=str(self.negatives()),
+                    **self.shared(seed),
+                    **clusters,
+                ),
+                resume=True,
+            )
+        else:
+            return self.judge_trained(arm, seed, start, seconds)
+        return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
+
+    def judge_trained(self, arm: Arm, seed: int, model: str, seconds: float) -> Cell:
+        """Judge a trained model, alone and fused."""
+        return self.judge(arm.name, seed, {ALONE: model, FUSED: f"hybrid:{model}"}, seconds)
+
+    def shared(self, seed: int) -> dict[str, Any]:
+        """Return the options that all fine-tuning and distillation shares."""
+        return {
+            "max_steps": self.steps,
+            "batch_size": BATCH,
+            "learning_rate": LEARNING_RATE,
+            "seed": seed,
+            "encoder": TRAINED,
+        }
+
+    def pretrained(self, arm: Arm, seed: int) -> tuple[str, float]:
+        """Return the model from which an arm starts, and the seconds of its pre-training."""
+        if not arm.start:
+            return MODEL, 0.0
+        folder = self.work / f"{arm.start}-pretrained-{seed}"
+        on_queries = arm.start == "qc"
+        record = pretrain(
+            MODEL,
+            self.dataset,
+            output=folder,
+            options=PretrainOptions.of(
+                objective=arm.start,
+                max_steps=self.steps,
+                batch_size=4 * BATCH,
+                learning_rate=LEARNING_RATE,
+                seed=seed,
+                encoder=TRAINED,
+            ),
+            queries=str(self.generated()) if on_queries else (),
+            resume=True,
+        )
+        return str(folder), record.seconds
+
+    def generated(self) -> Path:
+        """Generate queries without a model, unless they are there."""
+        folder = self.work / "queries"
+        if not (folder / "generation.json").is_file():
+            options = GenerationOptions(tokenizer=MODEL)
+            generate_queries(self.dataset, "lexical", folder, options)
+        return folder
+
+    def negatives(self) -> Path:
+        """Write the run of hard negatives, unless it is there."""
+        file = self.work / "negatives.trec"
+        if file.is_file():
+            return file
+        collection = load_collection(self.dataset, "train")
+        record = evaluate(
+            {"fusion": f"hybrid:{MODEL}"},
+            self.dataset,
+            split="train",
+            output=self.work / "fusion",
+            search=SearchOptions(JUDGED, progress=True),
+        )
+        lines = []
+        for query, candidates in _read_run(self.work / "fusion" / str(record.models["fusion"].run)):
+            judged = collection.qrels[query]
+            relevant = [score for document, score in candidates if judged.get(document, 0) > 0]
+            most = MOST * max(relevant) if relevant else float("inf")
+            negatives = [
+                (document, score)
+                for document, score in candidates
+                if judged.get(document, 0) == 0 and score <= most
+            ]
+            for rank, (document, score) in enumerate(negatives[:CANDIDATES], start=1):
+                lines.append(f"{query} Q0 {document} {rank} {score} negatives\n")
+        write_text(file, "".join(lines))
+        return file
+
+    def judge(
+        self,
+        row: str,
+        seed: int | None,
+        models: Mapping[str, str],
+        train_seconds: float,
+    ) -> Cell:
+        """Return nDCG@10 of every test query by each model."""
+        started = time.perf_counter()
+        record = evaluate(
+            dict(models),
+            self.dataset,
+            measures=MEASURE,
+            search=SearchOptions(JUDGED, progress=True),
+        )
+        scores = {
+            use: [round(float(score), 4) for score in result.scores[MEASURE]]
+            for use, result in record.models.items()
+        }
+        return Cell(
+            row=row,
+            seed=seed,
+            steps=self.steps if seed is not None else 0,
+            train_seconds=round(train_seconds, 1),
+            judge_seconds=round(time.perf_counter() - started, 1),
+            scores=scores,
+        )
+
+    def resampled(self, seed: int) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of interpolation and extrapolation, by ReSTrain and ReSTTest."""
+        recipe = Recipe(
+            start=MODEL,
+            max_steps=self.steps,
+            batch_size=BATCH,
+            learning_rate=LEARNING_RATE,
+            document_length=TRAINED.document_length,
+            query_length=TRAINED.query_length,
+        )
+        rows = {}
+        for method in ("restrain", "resttest"):
+            sets = self.work / method
+            if not sets.is_dir():
+                self.resample(method, sets)
+            record = evaluate_regimes(
+                sets,
+                output=self.work / f"{method}-judged",
+                architectures=ARCHITECTURES,
+                recipe=recipe,
+                options=RegimeOptions(
+                    seeds=(seed,),
+                    measures=MEASURE,
+                    keep_models=False,
+                    progress=True,
+                ),
+            )
+            rows[method] = [asdict(row) for row in record.rows]
+        return rows
+
+    def resample(self, method: str, sets: Path) -> None:
+        """Resample the queries of the task."""
+        if method == "restrain":
+            options = RestrainOptions(sizes=(SIZE,))
+            resample_restrain(
+                self.dataset,
+                self.dataset,
+                model=MODEL,
+                output=sets,
+                options=options,
+            )
+        else:
+            resample_resttest(self.dataset, self.dataset, model=MODEL, output=sets)
+
+
+def _read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield each query of a TREC run with its documents and scores, best first."""
+    candidates: dict[str, list[tuple[str, float]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        query, _, document, _, score, _ = line.split()
+        candidates.setdefault(query, []).append((document, float(score)))
+    yield from candidates.items()
+
+
+class Results:
+    """The results file: what is measured already, and what follows from it."""
+
+    def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
+        """Read the cells with the same settings, if there are any."""
+        self.path = path
+        self.settings = dict(settings)
+        self.cells: dict[str, list[Cell]] = {task: [] for task in TASKS}
+        self.resampled: dict[str, Any] = {}
+        if path.is_file():
+            before = read_json(path)
+            if before["settings"] == self.settings:
+                for task, cells in before["cells"].items():
+                    self.cells[task] = [Cell(**cell) for cell in cells]
+                self.resampled = before["resampled"]
+
+    def has(self, task: str, row: str, seed: int | None) -> bool:
+        """Return true if a cell is measured."""
+        return any((cell.row, cell.seed) == (row, seed) for cell in self.cells[task])
+
+    def add(self, task: str, cell: Cell) -> None:
+        """Add a cell, and write the file."""
+        self.cells[task].append(cell)
+        write_results(self.path, self.content())
+        means = {use: round(float(np.mean(values)), 4) for use, values in cell.scores.items()}
+        print(f"{task}: {cell.row} {cell.seed or ''} {means}", flush=True)
+
+    def content(self) -> dict[str, Any]:
+        """Return everything that the file says."""
+        summaries = {task: summarize(cells) for task, cells in self.cells.items() if cells}
+        cells = {task: [asdict(cell) for cell in of_task] for task, of_task in self.cells.items()}
+        return origin() | {
+            "settings": self.settings,
+            "published": {
+                name: dict(zip(("scifact", "nfcorpus"), figures, strict=True))
+                for name, figures in PUBLISHED.items()
+            },
+            "tasks": summaries,
+            "resampled": self.resampled,
+            "cells": cells,
+        }
+
+    def seconds_left(self, missing: list[tuple[str, Arm, int]]) -> float | None:
+        """Estimate the seconds of what is missing; None if nothing like it was timed yet."""
+        trained = [cell for cells in self.cells.values() for cell in cells if cell.seed is not None]
+        if not trained:
+            return None
+        of_row = {cell.row: cell.train_seconds + cell.judge_seconds for cell in trained}
+        typical = float(np.median(list(of_row.values())))
+        return sum(of_row.get(arm.name, typical) for _, arm, _ in missing)
+
+
+def summarize(cells: list[Cell]) -> dict[str, Any]:
+    """Return the spread over seeds of every row of a task, and the paired tests."""
+    by_row: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_row.setdefault(cell.row, []).append(cell)
+    rows = {}
+    for row, of_row in by_row.items():
+        rows[row] = {
+            use: _spread([float(np.mean(cell.scores[use])) for cell in of_row])
+            for use in of_row[0].scores
+        } | {"seeds": [cell.seed for cell in of_row if cell.seed is not None]}
+    tests = {}
+    for use in (ALONE, FUSED):
+        scores = {
+            row: {MEASURE: np.mean([cell.scores[use] for cell in of_row], axis=0)}
+            for row, of_row in by_row.items()
+            if use in of_row[0].scores
+        }
+        families = {
+            question: [(a, b) for a, b in pairs if a in scores and b in scores]
+            for question, pairs in FAMILIES.items()
+        }
+        tests[use] = [asdict(test) for test in paired_tests(scores, families)]
+    return {
+        "queries": len(next(iter(cells[0].scores.values()))),
+        "rows": rows,
+        "tests": tests,
+    }
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    if len(values) > 1:
+        return spread(values)
+    return {"mean": values[0], "seeds": values}
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Return the table of the page: row by task, alone and fused, beside the published figures."""
+    tasks = [task for task in reversed(TASKS) if task in results["tasks"]]
+    header = ["", "seeds"]
+    for task in tasks:
+        header += [f"{task}, alone", f"{task}, fused"]
+    rows = []
+    for row in (*FREE, *(arm.name for arm in ARMS)):
+        summaries = {task: results["tasks"][task]["rows"].get(row) for task in tasks}
+        if not any(summaries.values()):
+            continue
+        seeds = max(len(one["seeds"]) for one in summaries.values() if one)
+        cells = [row, str(seeds or "")]
+        for task, summary in summaries.items():
+            tests = results["tasks"][task]["tests"]
+            cells += [_figure(summary, tests[use], row, use) for use in (ALONE, FUSED)]
+        rows.append(cells)
+    for name, figures in results["published"].items():
+        row = [f"{name}, published", ""]
+        for task in tasks:
+            row += [f"{figures[task]:.3f}", ""]
+        rows.append(row)
+    return markdown_table(header, rows)
+
+
+def _figure(
+    summary: Mapping[str, Any] | None,
+    tests: list[dict[str, Any]],
+    row: str,
+    use: str,
+) -> str:
+    """Return a mean with its spread, and a star where it differs from MiniLM's."""
+    if summary is None or use not in summary:
+        return ""
+    figure = summary[use]
+    text = f"{figure['mean']:.3f}"
+    if "sd" in figure:
+        text += f" ± {figure['sd']:.3f}"
+    for test in tests:
+        if (test["a"], test["b"]) == (BASE, row) and test["t_p_holm"] < 0.05:
+            return f"{text} *"
+    return text
+
+
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = option_parser(__doc__, "beir_small")
+    add_work(parser)
+    parser.add_argument(
+        "--collections",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Read scifact and nfcorpus from this folder of BEIR folders.",
+    )
+    names = [*(arm.name for arm in ARMS), RESAMPLING]
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        choices=names,
+        default=names,
+        help="Train these rows only.",
+    )
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=TASKS,
+        default=list(TASKS),
+        help="Train for these tasks only.",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=list(SEEDS),
+        help="Train with these seeds; rows without a spread take the first. Default: 13 42 97.",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=300,
+        help="Train each stage for this many steps. Default: 300.",
+    )
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="Print what is missing and what it costs, and stop.",
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what is missing."""
+    options = parse_options()
+    settings = {
+        "model": MODEL,
+        "steps": options.steps,
+        "batch_size": BATCH,
+        "learning_rate": LEARNING_RATE,
+        "clusters": CLUSTERS,
+    }
+    results = Results(options.results, settings)
+    wanted = [
+        (task, arm, seed)
+        for arm in ARMS
+        if arm.name in options.rows
+        for seed in (options.seeds if arm.over_seeds else options.seeds[:1])
+        for task in options.tasks
+    ]
+    missing = [one for one in wanted if not results.has(one[0], one[1].name, one[2])]
+    seconds = results.seconds_left(missing)
+    cost = "a cost that the first one shows" if seconds is None else f"{seconds / 3600:.1f} hours"
+    print(f"{len(missing)} models are missing: {cost}", flush=True)
+    if options.plan:
+        return
+    tasks = {
+        task: Task(options.collections / task, options.work, options.steps)
+        for task in options.tasks
+    }
+    for name, task in tasks.items():
+        if not results.has(name, BASE, None):
+            for cell in task.free():
+                results.add(name, cell)
+    for name, arm, seed in missing:
+        results.add(name, tasks[name].train(arm, seed))
+    if RESAMPLING in options.rows and "nfcorpus" in tasks and not results.resampled:
+        results.resampled = tasks["nfcorpus"].resampled(options.seeds[0])
+        write_results(options.results, results.content())
+    print(markdown(results.content()))
+
+
+if __name__ == "__main__":
+    main()
