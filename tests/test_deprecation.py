@@ -67,7 +67,7 @@ def test_a_former_keyword_joins_the_options_that_are_given():
 
 
 def test_a_former_and_a_present_name_together_are_refused():
-    with pytest.raises(TypeError, match="both base and model; give model alone"):
+    with pytest.raises(TypeError, match="both base and model; give only model"):
         train(dataset="scifact", model="minilm", base="minilm")
 
 

@@ -322,7 +322,7 @@ def test_bad_input_is_refused_by_name(beir_folder, tiny_bert, tiny_cosine, tmp_p
             representation(*(arguments or (model, data)), **options)
         assert "\n" not in str(error.value)
 
-    refused("no dataset", model, [])
+    refused("the dataset is an empty list", model, [])
     refused("no model", [], data)
     refused("not 3", [*model, str(tiny_cosine), "x"], data)
     refused("model .*twice", model * 2, data)

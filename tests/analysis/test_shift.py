@@ -279,7 +279,7 @@ def test_bad_input_is_refused_by_name(judged, tmp_path):
             shift(datasets, source=source, **options)
         assert "\n" not in str(error.value)
 
-    refused("no target", [])
+    refused("the target is an empty list", [])
     refused("twice", [targets[0], targets[0]])
     refused("nowhere", ["nowhere/at/all"])
     refused("not one of", targets[:1], results=files)

@@ -239,7 +239,7 @@ def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
             )
         assert "\n" not in str(error.value)
 
-    refused("no target", targets=[])
+    refused("the target is an empty list", targets=[])
     refused("twice", targets=[targets[0]] * 2)
     refused("twice", models=[models[0]] * 2)
     refused("cosine", models=[models[0], str(tiny_cosine)])

@@ -29,7 +29,7 @@ def test_bad_input_is_one_clear_line():
         "over_fetch .*0": lambda: index.tuned(over_fetch=0),
         "at most 16": lambda: FaissOptions(pq_bits=17),
         "nlist 301 .*300": lambda: FaissIndex.build(documents, FaissOptions(nlist=301, **ivfpq)),
-        "nlist 51 .*of 50": lambda: FaissIndex.build(
+        "nlist 51 .*from 50": lambda: FaissIndex.build(
             documents, FaissOptions(nlist=51, train_size=50, **ivfpq)
         ),
         "pq_bits 9 .*512": lambda: FaissIndex.build(documents, FaissOptions(pq_bits=9, **ivfpq)),

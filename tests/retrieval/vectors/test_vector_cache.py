@@ -61,7 +61,7 @@ def run_try(corpus: Path, model: str, output: Path) -> None:
     session = Session(str(corpus), ["bm25", model], output / "judged", samples=8)
     session._load(session.columns[model])
     assert session.columns[model].state == "ready", session.columns[model].remark
-    session._temporary.remove()
+    session.comparison.remove_files()
 
 
 def run_search(corpus: Path, model: str, output: Path) -> None:
