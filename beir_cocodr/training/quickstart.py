@@ -6,6 +6,7 @@ It measures first how fast this machine encodes, and takes the corpus and the st
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,7 +153,12 @@ def quickstart(
         seed: the seed of the trainings.
         resume: keep finished models, and go on with interrupted ones.
         minutes: the minutes that it should take.
+
+    Raises:
+        InputError: ``minutes`` is not a finite number, or the output cannot be used.
     """
+    if not math.isfinite(minutes):
+        raise InputError(f"--minutes is {minutes}; give a finite number of minutes")
     plan = FAST if fast else _begun_plan(output) if resume else None
     if plan is None:
         plan = _measured_plan(minutes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from beir_cocodr.errors import InputError
 from beir_cocodr.training import quickstart as module
 from beir_cocodr.training.adapt import PLAN_FILE, AdaptationSettings
 from beir_cocodr.training.quickstart import FAST, PLANS, QuickstartPlan, fitting_plan, quickstart
@@ -76,3 +77,10 @@ def test_fast_measures_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "probe", None)
     quickstart(tmp_path, fast=True)
     assert begun == [FAST.corpus]
+
+
+@pytest.mark.parametrize("minutes", [float("inf"), float("nan")])
+def test_minutes_without_an_end_are_refused(tmp_path, minutes):
+    with pytest.raises(InputError, match=r"minutes is (inf|nan); give"):
+        quickstart(tmp_path / "new", minutes=minutes)
+    assert not (tmp_path / "new").exists()
