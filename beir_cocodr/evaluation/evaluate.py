@@ -522,6 +522,8 @@ def read_per_query(path: Path, measures: Sequence[str]) -> dict[str, list[float]
         f"{path} cannot be read", "give a per_query.tsv of evaluate", OSError, UnicodeDecodeError
     ):
         header, *lines = path.read_text(encoding="utf-8").split("\n")
+    if [header, *lines][-1]:
+        raise InputError(f"{path} ends in the middle of a line; evaluate again")
     names = header.split("\t")
     lacking = [name for name in ("query_id", *measures) if name not in names]
     if lacking:

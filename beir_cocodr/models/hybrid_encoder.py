@@ -511,8 +511,8 @@ class HybridEncoder(TwoSidedEncoder):
             self._model_card_text = None
         if not isinstance(self[-1], HybridHead):
             raise InputError(
-                f"{model_name_or_path} is not a hybrid encoder; make one from it with beir-cocodr "
-                "fuse"
+                f"{model_name_or_path} is not a hybrid encoder and has no head; give a head, or "
+                "make a hybrid encoder from it with beir-cocodr fuse"
             )
         self.similarity_fn_name = "dot"
         self.model_card_data.ir_model = True  # the host's model card may not call plain encode

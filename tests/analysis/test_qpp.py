@@ -235,6 +235,7 @@ def test_bad_input_is_refused_by_name(beir_folder, tmp_path):
         "query_id\tnDCG@10\nq1\t0.5\nq2\tgood\n": r":3: .*'good'",
         "query_id\tnDCG@10\nq1\t0.5\nq1\t0.5\n": r":3: .*'q1'",
         "query_id\tnDCG@10\nq1\n": r":2: 1 columns",
+        "query_id\tnDCG@10\nq1\t0.5": "ends in the middle of a line",
     }.items():
         (tmp_path / "bad.tsv").write_text(text)
         refused(match, tmp_path / "bad.tsv")

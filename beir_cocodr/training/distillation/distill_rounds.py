@@ -267,7 +267,7 @@ class Rounds(TrainerCallback):
             ranker=dense,
             queries=queries,
             known=self.task.known,
-            count=self.options.candidates,
+            count=min(self.options.candidates, len(self.task.collection.documents)),
             teacher=self.teacher.teacher,
         )
         measured = self._measure(dense)

@@ -100,6 +100,7 @@ def bm25_negatives(
         InputError: Every document is relevant to a query.
     """
     positives = _rows_of_relevant(collection)
+    depth = min(depth, len(collection.documents))
     with hashed_documents(collection.documents) as documents:
         bm25 = BM25(documents, text_format)
         index = bm25.keep(files.cache_folder("bm25"))

@@ -55,6 +55,7 @@ def expected(collection, depth):
 def test_they_are_the_best_of_all_scores_without_the_relevant(collection, cache):
     assert found(collection) == expected(collection, 5)
     assert found(collection, 1000) == expected(collection, 1000)
+    assert found(collection, 10**9) == expected(collection, 1000)
 
 
 def test_nothing_is_searched_twice(collection, cache, monkeypatch, caplog):
