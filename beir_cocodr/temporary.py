@@ -56,11 +56,11 @@ class TemporaryFolder:
 
     def __init__(self, parent: Path | None = None) -> None:
         """Remove the folders of dead processes, and make one."""
-        place = Path(tempfile.gettempdir()) if parent is None else parent
+        directory = Path(tempfile.gettempdir()) if parent is None else parent
         prefix = PREFIX if parent is None else _PREFIX_ELSEWHERE
-        remove_dead_folders(place, prefix)
-        with naming_full_disk(place):
-            folder, lock = _make_held(place, prefix)
+        remove_dead_folders(directory, prefix)
+        with naming_full_disk(directory):
+            folder, lock = _make_held(directory, prefix)
             self._finalizer = weakref.finalize(self, _end, folder, lock, os.getpid())
             self.path = folder / _CONTENT
             self.path.mkdir()
@@ -82,17 +82,17 @@ class TemporaryFolder:
         return type(self), ()
 
 
-def remove_dead_folders(place: Path, prefix: str = PREFIX) -> None:
+def remove_dead_folders(parent: Path, prefix: str = PREFIX) -> None:
     """Remove the folders that killed processes left; whatever cannot be locked is left alone.
 
     Args:
-        place: the folder in which they were made.
+        parent: the folder in which they were made.
         prefix: the beginning of their names.
     """
     if fcntl is None:
         return
     with suppress(OSError):
-        for folder in place.absolute().glob(f"{prefix}*"):
+        for folder in parent.absolute().glob(f"{prefix}*"):
             if str(folder) not in _OWN:
                 with suppress(OSError):  # another process was faster, or it is not ours
                     _remove_if_dead(folder)
@@ -112,7 +112,7 @@ def _remove_if_dead(folder: Path) -> None:
     os.close(lock)
 
 
-def _make_held(place: Path, prefix: str) -> tuple[Path, int | None]:
+def _make_held(parent: Path, prefix: str) -> tuple[Path, int | None]:
     """Make a folder, and lock it until this process ends.
 
     Another process may take the folder for a dead one until it is locked; then the next is made.
@@ -121,7 +121,7 @@ def _make_held(place: Path, prefix: str) -> tuple[Path, int | None]:
         The folder, and the descriptor of its lock; None where the file system cannot lock.
     """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place)).absolute()
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).absolute()
         if fcntl is None:
             return folder, None
         _OWN.add(str(folder))
