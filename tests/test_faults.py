@@ -17,7 +17,7 @@ from faults.page_server import parse_answer
 from faults.parts import Broken, break_part
 from faults.runner import Ended
 from faults.settings import break_settings
-from faults.world import write_collection
+from faults.world import write_collection, write_judged
 
 import beir_cocodr
 
@@ -111,6 +111,18 @@ def test_every_command_has_scenarios():
 
     names = set(commands_of(typer.main.get_command(app)))
     assert {scenario.command for scenario in SCENARIOS.values()} == names - PAGES - HOSTS
+
+
+def test_the_judgements_of_the_world_are_enough_to_learn_from(tiny_cosine, tmp_path, monkeypatch):
+    from beir_cocodr.cli.__main__ import main
+
+    write_collection(tmp_path / "in" / "beir", 1)
+    (tmp_path / "in" / "judged").mkdir()
+    write_judged(tmp_path / "in" / "beir", tmp_path / "in" / "judged" / "judged.tsv")
+    (tmp_path / "in" / "model").symlink_to(tiny_cosine)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="0"):
+        main(SCENARIOS["learn"].line.split())
 
 
 def commands_of(group, prefix=""):

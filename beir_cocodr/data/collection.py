@@ -374,6 +374,12 @@ class Collection:
         """Return the name."""
         return self.name
 
+    def queries_of_all_splits(self) -> dict[str, str]:
+        """Return query id to text of all queries, judged in the split or not."""
+        if self.source is None:
+            return self.queries
+        return {id: text for _, id, text in self.source.queries(ignore)}
+
     def source_of(self, split: str) -> Source:
         """Return the source of another split.
 

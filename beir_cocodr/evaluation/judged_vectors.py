@@ -465,7 +465,7 @@ def learn(
             f"model {searcher.model} has no document vectors that could learn; name an encoder, "
             "such as minilm"
         )
-    queries = load_collection(dataset, labels="optional").queries
+    queries = load_collection(dataset, labels="optional").queries_of_all_splits()
     all_judgements = load_judgements(Path(judgements))
     judged = all_judgements.of(queries, searcher.documents)
     learned = LearnedVectors.learn(dense, judged, options)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from faults.commands import SCENARIOS
 from faults.inputs import LIMIT, Campaign, Outcome, find_lost_work, is_one_error, judge_end
+from faults.runner import remove
 from faults.world import lay_out, read_results, scenario_reference
 
 _SCENARIOS = [
@@ -141,7 +142,9 @@ def run_place(case: str, campaign: Campaign) -> Outcome:
 
         main(arguments)
 
-    environment = {"BEIR_COCODR_CACHE": str(work.parent / "cache")}
+    cache = work.parent / "cache-of-the-place"  # folders in it may be closed to later cases
+    remove(cache)
+    environment = {"BEIR_COCODR_CACHE": str(cache)}
     ended = campaign.warm.fork(run, work, environment).wait(LIMIT)
     work.chmod(0o755)
     _allow_reading(work / "out")

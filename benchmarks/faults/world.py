@@ -192,14 +192,15 @@ def _read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def write_flat(folder: Path) -> None:
-    """Write a corpus file, a table of a teacher's scores of all pairs, and published figures."""
+    """Write a corpus file, judgements, a teacher's scores of all pairs, and published figures."""
     write_collection(folder / "other", 3)
-    for name in ("flat", "scores", "figures"):
+    for name in ("flat", "judged", "scores", "figures"):
         (folder / name).mkdir()
     shutil.copy(PUBLISHED, folder / "figures")
     corpus = _read_lines(folder / "other" / "corpus.jsonl")
     rows = [f"{row['_id']}\t{row['title']}\t{row['text']}\n" for row in corpus]
     (folder / "flat" / "corpus.tsv").write_text("".join(rows))
+    write_judged(folder / "beir", folder / "judged" / "judged.tsv")
     queries = _read_lines(folder / "beir" / "queries.jsonl")
     documents = _read_lines(folder / "beir" / "corpus.jsonl")
     scores = []
@@ -208,6 +209,14 @@ def write_flat(folder: Path) -> None:
             score = (7 * i + 3 * j) % 11 / 10
             scores.append(f"{query['_id']}\t{document['_id']}\t{score}\n")
     (folder / "scores" / "scores.tsv").write_text("".join(scores))
+
+
+def write_judged(collection: Path, file: Path) -> None:
+    """Write the judgements of all splits to one file; a split alone has too few to learn from."""
+    lines = ["query-id\tcorpus-id\tscore"]
+    for split in ("train", "test"):
+        lines += (collection / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]
+    file.write_text("\n".join(lines) + "\n")
 
 
 def lay_out(
@@ -333,7 +342,7 @@ def scenario_reference(
 
     def make(work: Path) -> dict[str, Any]:
         lay_out(work, campaign / "world", scenario.parts)
-        line = "doctor" if scenario.options else scenario.line
+        line = scenario.line if scenario.is_checked else "doctor"
         environment = {LIST_MODULES: "1"}
         ended = warm.run(
             line.split(),

@@ -22,6 +22,7 @@ from beir_cocodr.evaluation.judged_vectors import (
     LearnOptions,
     forget,
     gain_confidence,
+    learn,
     learn_bound,
     paired_interval,
 )
@@ -195,6 +196,12 @@ def test_what_was_written_comes_back_and_fits_only_its_corpus(
         LearnedVectors.load(tmp_path)
     with pytest.raises(InputError, match=r"no learned\.json"):
         LearnedVectors.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_judgements_of_any_split_teach(split, beir_folder, tiny_cosine, tmp_path):
+    judgements = beir_folder / "qrels" / f"{split}.tsv"
+    assert learn(str(tiny_cosine), str(beir_folder), judgements, tmp_path).queries == 16
 
 
 def test_the_commands_learn_and_search(beir_folder, tiny_cosine, tmp_path, capsys):

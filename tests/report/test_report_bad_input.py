@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from conftest import write_beir
+from conftest import completed, write_beir
+from faults.ordinary import become_ordinary
 from page_reader import Page
 
 from beir_cocodr.cli.__main__ import main
@@ -57,6 +59,21 @@ def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
     assert not list(folder.glob(".report*"))
     with pytest.raises(InputError, match="a folder"):
         write_report(folder, tmp_path)
+
+
+def test_a_page_that_the_umask_closes_is_refused_and_leaves_nothing(two_models, tmp_path):
+    page = tmp_path / "page.html"
+    ended = completed(_report_without_permissions, str(two_models), str(page))
+    assert ended.returncode == 2, ended.stderr
+    assert f"error: {tmp_path}" in ended.stderr
+    assert "Permission denied" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def _report_without_permissions(folder: str, page: str) -> None:
+    become_ordinary()
+    os.umask(0o777)
+    main(["report", folder, "--output", page])
 
 
 def test_nothing_to_report(tmp_path):

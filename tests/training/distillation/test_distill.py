@@ -146,6 +146,23 @@ def test_only_queries_that_come_up_are_searched_for(beir_folder, tiny_mlm, tmp_p
     assert set(seen[0].task.bm25) == drawn
 
 
+def test_more_candidates_than_documents_are_all_documents(
+    beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
+    """A place for each of a billion candidates would take gigabytes."""
+    depths = []
+    original = Dense.search
+
+    def search(dense, queries, depth):
+        depths.append(depth)
+        return original(dense, queries, depth)
+
+    monkeypatch.setattr(Dense, "search", search)
+    options = SMALL.with_overrides(candidates=1000, max_steps=1)
+    distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options)
+    assert 48 < max(depths) < 2 * 48  # with the documents that are left out
+
+
 def test_lists_around_fused_documents_leave_the_own_passage_out(
     beir_folder, tiny_mlm, tmp_path, monkeypatch
 ):
