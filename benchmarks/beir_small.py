@@ -5,13 +5,15 @@ same task, with its vectors alone and fused with BM25. Hard negatives come from 
 of MiniLM and BM25; those that score within 5% of the best relevant document are left out as likely
 to be relevant. Fine-tuning weighs all queries alike (ERM) or clusters of them (iDRO, group DRO,
 CVaR). It starts from MiniLM, from COCO on the task's corpus, or from query-as-context there. MRL
-learns from the rankings of the fusion. Then NFCorpus is resampled as for interpolation and
+learns from the rankings of the fusion. One row needs no labels: it is distilled from the best
+ranking without labels, by generated queries. Then NFCorpus is resampled as for interpolation and
 extrapolation, by ReSTrain and ReSTTest.
 
 Everything takes about twelve hours on two cores. The cost of what is left is printed before it
 starts, from the steps that were timed so far. The results file is written after each model, and a
 model that it has with the same settings is not trained again. ``--rows`` and ``--seeds`` choose a
-part; the last row is resampling:
+part. Where a GPU is at hand, ``--every-seed --jobs 12`` trains every row with all seeds, in twelve
+processes at once:
 
     python benchmarks/beir_small.py --collections DIR --work DIR [--rows ERM iDRO] [--seeds 13]
 """
@@ -19,8 +21,12 @@ part; the last row is resampling:
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +47,11 @@ from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import RegimeOptions, evaluate_regimes
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
+from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretraining.pretrain import pretrain
 
 TASKS = ("nfcorpus", "scifact")
@@ -83,6 +91,7 @@ class Arm:
         loss: The loss of fine-tuning.
         start: The objective of the pre-training before it; empty without one.
         distilled: Train an MRL on the rankings of the fusion.
+        unlabelled: Adapt by the stage ``distill``, without labels and with its own settings.
         over_seeds: Train with every seed, not with the first alone.
     """
 
@@ -91,6 +100,7 @@ class Arm:
     loss: str = "triplet"
     start: str = ""
     distilled: bool = False
+    unlabelled: bool = False
     over_seeds: bool = False
 
 
@@ -105,6 +115,7 @@ ARMS = (
     Arm("CVaR", weighting="cvar"),
     Arm("query-as-context, ERM", weighting="erm", start="qc"),
     Arm("MRL", distilled=True),
+    Arm("distilled without labels", unlabelled=True),
 )
 RESAMPLING = "resampling"
 #: What is compared in interpolation and extrapolation, and the training queries of a set.
@@ -169,6 +180,8 @@ class Task:
         """Train a model by an arm, or go on with its training, and judge it."""
         start, seconds = self.pretrained(arm, seed)
         name = f"{arm.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+        if arm.unlabelled:
+            return self.train_without_labels(arm, seed)
         if arm.distilled:
             record = distill(
                 start,
@@ -196,6 +209,26 @@ class Task:
         else:
             return self.judge_trained(arm, seed, start, seconds)
         return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
+
+    def train_without_labels(self, arm: Arm, seed: int) -> Cell:
+        """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model."""
+        output = self.work / f"adapted-{seed}"
+        settings = self.shared(seed) | {"refresh_steps": max(1, self.steps // 2)}
+        record = adapt(
+            MODEL,
+            self.dataset,
+            output=output,
+            options=AdaptOptions(
+                stages="distill",
+                stage_options={"distill": adapt_options("distill", **settings)},
+                queries=10,
+                generation=GenerationOptions(tokenizer=MODEL, seed=seed),
+                search=SearchOptions(TRAINED),
+            ),
+            resume=True,
+        )
+        seconds = record.seconds["distill"] or 0.0
+        return self.judge_trained(arm, seed, record.models["distill"], seconds)
 
     def judge_trained(self, arm: Arm, seed: int, model: str, seconds: float) -> Cell:
         """Judge a trained model, alone and fused."""
@@ -372,6 +405,18 @@ class Results:
         """Return true if a cell is measured."""
         return any((cell.row, cell.seed) == (row, seed) for cell in self.cells[task])
 
+    def merge(self, part: Path) -> None:
+        """Add what another results file with the same settings has and this one lacks."""
+        if not part.is_file():
+            return
+        other = Results(part, self.settings)
+        for task, cells in other.cells.items():
+            for cell in cells:
+                if not self.has(task, cell.row, cell.seed):
+                    self.add(task, cell)
+        self.resampled = self.resampled or other.resampled
+        write_results(self.path, self.content())
+
     def add(self, task: str, cell: Cell) -> None:
         """Add a cell, and write the file."""
         self.cells[task].append(cell)
@@ -484,6 +529,80 @@ def _figure(
     return text
 
 
+FREE_ROW = "free"
+
+
+class Jobs:
+    """Processes of this script, several at once, each of which trains a part."""
+
+    def __init__(self, options: argparse.Namespace, results: Results) -> None:
+        """Name the folder of the results of parts."""
+        self.options = options
+        self.results = results
+        self.folder = options.work / "parts"
+
+    def run(self) -> None:
+        """Make what is shared, then train all parts, and add their results as they come."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run_all([(FREE_ROW, task, self.options.seeds[0]) for task in self.options.tasks])
+        self.run_all(list(self.parts()))
+
+    def parts(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the rows, the task and the seed of each part.
+
+        Rows that start from the same pre-trained model are one part, which trains it once.
+        """
+        if RESAMPLING in self.options.rows and "nfcorpus" in self.options.tasks:
+            yield RESAMPLING, "nfcorpus", self.options.seeds[0]
+        for seed in self.options.seeds:
+            by_start: dict[str, list[str]] = {}
+            for arm in ARMS:
+                is_wanted = arm.name in self.options.rows
+                if is_wanted and seed in seeds_of(arm, self.options):
+                    by_start.setdefault(arm.start or arm.name, []).append(arm.name)
+            for rows in sorted(by_start.values(), key=len, reverse=True):
+                for task in self.options.tasks:
+                    if not all(self.results.has(task, row, seed) for row in rows):
+                        yield "|".join(rows), task, seed
+
+    def run_all(self, parts: list[tuple[str, str, int]]) -> None:
+        """Run the processes of some parts."""
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            running = [pool.submit(self.run_one, *part) for part in parts]
+            for one in as_completed(running):
+                self.results.merge(one.result())
+
+    def run_one(self, rows: str, task: str, seed: int) -> Path:
+        """Train one part in a process of its own, and return its results file."""
+        name = f"{task}-{rows.split('|')[0].replace(', ', '-').replace(' ', '-')}-{seed}"
+        part = self.folder / f"{name}.json"
+        options = self.options
+        command = [
+            *(sys.executable, __file__, "--rows", *rows.split("|"), "--tasks", task),
+            *("--seeds", str(seed), "--steps", str(options.steps), "--every-seed"),
+            *("--collections", str(options.collections), "--work", str(options.work)),
+            *("--results", str(part)),
+        ]
+        threads = max(1, (os.cpu_count() or 1) // options.jobs)
+        with part.with_suffix(".log").open("w") as log:
+            done = subprocess.run(
+                command,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                check=False,
+            )
+        if done.returncode:
+            tail = part.with_suffix(".log").read_text().splitlines()[-1:]
+            print(f"{name} failed: {' '.join(tail)}", flush=True)
+        return part
+
+
+def seeds_of(arm: Arm, options: argparse.Namespace) -> list[int]:
+    """Return the seeds with which an arm is trained."""
+    return options.seeds if arm.over_seeds or options.every_seed else options.seeds[:1]
+
+
 def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = option_parser(__doc__, "beir_small")
@@ -495,7 +614,7 @@ def parse_options() -> argparse.Namespace:
         metavar="DIR",
         help="Read scifact and nfcorpus from this folder of BEIR folders.",
     )
-    names = [*(arm.name for arm in ARMS), RESAMPLING]
+    names = [FREE_ROW, *(arm.name for arm in ARMS), RESAMPLING]
     parser.add_argument(
         "--rows",
         nargs="+",
@@ -524,6 +643,17 @@ def parse_options() -> argparse.Namespace:
         help="Train each stage for this many steps. Default: 300.",
     )
     parser.add_argument(
+        "--every-seed",
+        action="store_true",
+        help="Train every row with every seed.",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="Train in so many processes at once, which share one GPU. Default: 1.",
+    )
+    parser.add_argument(
         "--plan",
         action="store_true",
         help="Print what is missing and what it costs, and stop.",
@@ -546,7 +676,7 @@ def main() -> None:
         (task, arm, seed)
         for arm in ARMS
         if arm.name in options.rows
-        for seed in (options.seeds if arm.over_seeds else options.seeds[:1])
+        for seed in seeds_of(arm, options)
         for task in options.tasks
     ]
     missing = [one for one in wanted if not results.has(one[0], one[1].name, one[2])]
@@ -555,20 +685,35 @@ def main() -> None:
     print(f"{len(missing)} models are missing: {cost}", flush=True)
     if options.plan:
         return
+    if options.jobs > 1:
+        Jobs(options, results).run()
+    else:
+        train_missing(options, results, missing)
+    print(markdown(results.content()))
+
+
+def train_missing(
+    options: argparse.Namespace,
+    results: Results,
+    missing: list[tuple[str, Arm, int]],
+) -> None:
+    """Train and judge what is missing, one after the other."""
     tasks = {
         task: Task(options.collections / task, options.work, options.steps)
         for task in options.tasks
     }
     for name, task in tasks.items():
-        if not results.has(name, BASE, None):
-            for cell in task.free():
-                results.add(name, cell)
+        if FREE_ROW in options.rows:
+            task.negatives()
+            task.generated()
+            if not results.has(name, BASE, None):
+                for cell in task.free():
+                    results.add(name, cell)
     for name, arm, seed in missing:
         results.add(name, tasks[name].train(arm, seed))
     if RESAMPLING in options.rows and "nfcorpus" in tasks and not results.resampled:
         results.resampled = tasks["nfcorpus"].resampled(options.seeds[0])
         write_results(options.results, results.content())
-    print(markdown(results.content()))
 
 
 if __name__ == "__main__":
