@@ -57,6 +57,9 @@ def explained(
 #: The largest seed that numpy, torch and transformers all take.
 SEED_MAX = 2**32 - 1
 
+#: The most processes of a command, and the most threads of one.
+MOST_PROCESSES = 1_024
+
 # The largest number of anything that is counted: a larger one overflows somewhere in the hosts.
 _COUNT_MAX = 2**31 - 1
 
@@ -105,7 +108,12 @@ class Limits:
     def _check_number(self, name: str, value: Real) -> None:
         if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:
             replace(self, max=_COUNT_MAX).check(name, value)
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise InputError(
+                f"{name} must be {self.describe()}, not a number of over 300 digits"
+            ) from None
         is_between = self.above < number < self.below
         if not (self.min <= number <= self.max and is_between):
             raise InputError(f"{name} must be {self.describe()}, not {value}")

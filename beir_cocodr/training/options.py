@@ -363,7 +363,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         "Read hard negatives from this file instead of mining BM25's: hard-negatives.jsonl as "
         "export and GPL write it, columns of texts, or a TREC run.",
     )
-    consecutive: int = option(1, min=1)
+    consecutive: int = option(1, min=1, max=1_000)
     mining: MiningOptions = MiningOptions()
     episode_options: EpisodeOptions = EpisodeOptions()
     targets: tuple[object, ...] = ()

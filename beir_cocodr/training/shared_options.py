@@ -12,7 +12,7 @@ from dataclasses import Field, asdict, dataclass, fields, is_dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar, Self, TypeVar
 
-from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.errors import MOST_PROCESSES, SEED_MAX, InputError
 from beir_cocodr.io import Keywords
 from beir_cocodr.models.option_fields import type_hints
 from beir_cocodr.models.spec import EncoderOptions, Options, option
@@ -171,6 +171,7 @@ class TrainingOptions(Budget):
         None,
         "Prepare batches in this many processes. Default: up to 8 on a GPU, none on a CPU.",
         min=0,
+        max=MOST_PROCESSES,
     )
     report_to: str = option(
         "none",

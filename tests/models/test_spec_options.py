@@ -125,6 +125,10 @@ def test_every_seed_is_one_that_all_hosts_take():
         ("seed=4294967296", "seed .*4294967295.*4294967296"),
         ("gram=spam", "unknown gram 'spam'.*one_backward"),
         ("batch_size=99999999999999999999", "batch_size .*at most 2147483647"),
+        (f"batch_size=1{'0' * 400}", "batch_size .*at most 2147483647, not a number of over 300"),
+        # As many processes or rows would take all memory.
+        ("loader_workers=2147483647", "loader_workers .*at most 1024"),
+        ("consecutive=2147483647", "consecutive .*at most 1000"),
     ],
 )
 def test_settings_are_checked_as_options_are(assignment, message):

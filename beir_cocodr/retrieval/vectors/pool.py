@@ -23,7 +23,7 @@ from multiprocessing.connection import wait as wait_for_end
 from typing import Any, TypeVar
 
 from beir_cocodr.distributed import rank, wait_for_all, world_size
-from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.errors import MOST_PROCESSES, InputError, Limits
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.progress import Bar
 
@@ -40,9 +40,6 @@ _ATTEMPTS = 3
 
 # Work of fewer seconds is done before processes for it have started.
 _WORTH = 10.0
-
-# The most processes, and the most threads of one.
-_MOST = 1_024
 
 log = logging.getLogger(__name__)
 
@@ -268,8 +265,8 @@ def device_list(device: str | None, processes: int) -> list[str]:
     """
     if processes < 1:
         raise InputError(f"{processes} processes cannot work; give at least 1")
-    if processes > _MOST:
-        raise InputError(f"{processes} processes are too many; give at most {_MOST}")
+    if processes > MOST_PROCESSES:
+        raise InputError(f"{processes} processes are too many; give at most {MOST_PROCESSES}")
     check_device(device)
     import torch
 
@@ -291,7 +288,7 @@ def torch_threads(threads: int | None) -> Iterator[int]:
     import torch
 
     if threads is not None:
-        Limits(min=1, max=_MOST).check("threads", threads)
+        Limits(min=1, max=MOST_PROCESSES).check("threads", threads)
     before = torch.get_num_threads()
     try:
         if threads is not None:
