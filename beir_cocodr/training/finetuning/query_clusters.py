@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,9 @@ from beir_cocodr.arrays import Floats
 from beir_cocodr.data.clusters import KMeans, cluster_queries
 from beir_cocodr.distributed import do_each, gather, on_main, rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import atomic_writer, parse_json, write_text
+from beir_cocodr.io import atomic_writer, file_sha256, parse_json, write_text
 from beir_cocodr.losses.dro import ClusterLoss
+from beir_cocodr.training.checkpoints import CHECKPOINTS
 from beir_cocodr.training.finetuning.pairs import TrainingPairs
 from beir_cocodr.training.hard_negatives.mined_negatives import MinedNegatives
 from beir_cocodr.training.options import FinetuneOptions
@@ -25,11 +28,16 @@ from beir_cocodr.training.options import FinetuneOptions
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
 
+log = logging.getLogger(__name__)
+
 #: Query id and cluster of each training query.
 CLUSTERS_FILE = "clusters.tsv"
 
 #: (K, d) the centroids.
 CENTROIDS_FILE = "cluster_centroids.npy"
+
+# The hash of the file of clusters, beside the checkpoints of a run that may be interrupted.
+_DIGEST_FILE = f"{CLUSTERS_FILE}.sha256"
 
 #: Weights, losses and examples of the clusters along the training.
 CLUSTER_LOG = "cluster_weights.jsonl"
@@ -48,7 +56,7 @@ def pair_clusters(
     """
     ids = list(dict.fromkeys(pairs.queries))
     parts: list[Floats] = []
-    if mined is None and not on_main((output / CLUSTERS_FILE).is_file):
+    if mined is None and not on_main(partial(_has_clusters, output)):
         share = [pairs.collection.queries[query] for query in ids[rank() :: world_size()]]
         parts = do_each(
             lambda: model.encode_queries(share, convert_to_numpy=True, show_progress_bar=False)
@@ -108,10 +116,10 @@ def training_clusters(
 
     Raises:
         InputError: There are more clusters than different queries, or a saved file is of other
-            queries.
+            queries or cannot be read.
     """
     file = folder / CLUSTERS_FILE
-    if file.is_file():
+    if _has_clusters(folder):
         return _saved_clusters(file, ids)
     own_options = options.clustering
     clusters = cluster_queries(
@@ -132,7 +140,20 @@ def training_clusters(
         out.write("query_id\tcluster\n")
         for query, label in zip(ids, clusters.labels, strict=True):
             out.write(f"{query}\t{label}\n")
+    write_text(folder / CHECKPOINTS / _DIGEST_FILE, file_sha256(file))
     return dict(zip(ids, clusters.labels.tolist(), strict=True))
+
+
+def _has_clusters(folder: Path) -> bool:
+    """Return whether a run that was interrupted left its clusters, as it wrote them."""
+    file = folder / CLUSTERS_FILE
+    digest = folder / CHECKPOINTS / _DIGEST_FILE
+    if not file.is_file() or not digest.is_file():
+        return False
+    is_whole = digest.read_bytes() == file_sha256(file).encode()
+    if not is_whole:
+        log.warning("%s was changed since it was written; it is made again", file)
+    return is_whole
 
 
 def _saved_clusters(file: Path, ids: list[str]) -> dict[str, int]:
@@ -172,8 +193,12 @@ class ClusterLog(TrainerCallback):
             return
         lines = []
         if self.file.is_file():
-            lines = self.file.read_text().splitlines()
-        kept = [line for line in lines if _is_before(line, state.global_step)]
+            lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines()
+        steps = [_step_of(line) for line in lines]
+        if None in steps[:-1]:  # a killed run may have been writing the last line
+            log.warning("%s: damaged lines were left out", self.file)
+        numbered = zip(lines, steps, strict=True)
+        kept = [line for line, step in numbered if step is not None and step <= state.global_step]
         write_text(self.file, "".join(f"{line}\n" for line in kept))
 
     def on_step_end(
@@ -205,9 +230,10 @@ class ClusterLog(TrainerCallback):
                 file.write(json.dumps(line) + "\n")
 
 
-def _is_before(line: str, step: int) -> bool:
-    """Return false for a line after ``step``, and for one that a killed run was writing."""
+def _step_of(line: str) -> int | None:
+    """Return the step of a line, None for a damaged one and one that a killed run was writing."""
     try:
-        return bool(parse_json(line)["step"] <= step)
-    except ValueError:
-        return False
+        step = parse_json(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return step if isinstance(step, int) else None

@@ -155,8 +155,8 @@ def content_tokens(model: Any, max_length: int) -> int:
     limit = min(positions or max_length, tokenizer.model_max_length)
     if max_length > limit:
         raise InputError(
-            f"max_length {max_length} is more than the {limit} tokens that this encoder can read; "
-            "lower it"
+            f"the option max_length is {max_length}, more than the {limit} tokens that this "
+            "encoder can read; lower it"
         )
     prompt = tokenizer(model.text_format.document_prompt, add_special_tokens=False)["input_ids"]
     return max(1, max_length - int(tokenizer.num_special_tokens_to_add()) - len(prompt))

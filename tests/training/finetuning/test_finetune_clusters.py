@@ -122,6 +122,25 @@ def test_a_checkpoint_without_its_cluster_weights_is_not_taken(beir_folder, two_
     assert_same_clusters(whole, half)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-5],
+        lambda content: content[:-2] + (b"0" if content[-2:] != b"0\n" else b"1") + b"\n",
+        lambda content: content.replace(b"\t", b" "),
+    ],
+)
+def test_damaged_clusters_are_made_again(damage, beir_folder, two_layer_mlm, begin, caplog):
+    options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["idro"])
+    whole, half = begin(options, "idro")
+    content = (half / CLUSTERS_FILE).read_bytes()
+    (half / CLUSTERS_FILE).write_bytes(damage(content))
+    finetune(str(two_layer_mlm), str(beir_folder), output=half, options=options, resume=True)
+    assert f"{half / CLUSTERS_FILE} was changed" in caplog.text
+    assert_same_model(whole, half)
+    assert_same_clusters(whole, half)
+
+
 def test_what_it_resumes_from_matters(beir_folder, two_layer_mlm, begin):
     """The comparisons above would see it if the weights of clusters were lost."""
     options = FinetuneOptions.of(**SETTINGS | WEIGHTINGS["groupdro"])
@@ -277,6 +296,17 @@ def test_going_on_drops_lines_after_the_checkpoint_and_broken_ones(two_layer_ber
         None, State(4), None
     )
     assert file.read_text().splitlines() == lines[:2]
+
+
+@pytest.mark.parametrize("damaged", [b'{"step": "2"}', b'{"steps": 2}', b"[2]", b"2", b"\xff"])
+def test_a_damaged_line_of_the_log_is_left_out_and_named(damaged, two_layer_bert, tmp_path, caplog):
+    file = tmp_path / CLUSTER_LOG
+    file.write_bytes(damaged + b'\n{"step": 4}\n')
+    ClusterLog(CVaRLoss(COCODR(str(two_layer_bert)), 3), file, 2).on_train_begin(
+        None, State(4), None
+    )
+    assert file.read_text() == '{"step": 4}\n'
+    assert f"{file}: damaged lines were left out" in caplog.text
 
 
 def test_the_log_holds_means_since_its_last_line(two_layer_bert, tmp_path):
