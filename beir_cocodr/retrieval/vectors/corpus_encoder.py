@@ -290,7 +290,12 @@ class CorpusEncoder:
                     text, _ = cut_text(text, limit)
                 texts.append(text_format.document_prompt + text)
             tokens = self.model.tokenizer(
-                texts, truncation=limit is not None, max_length=limit, padding=False
+                texts,
+                truncation=limit is not None,
+                max_length=limit,
+                padding=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
             )
             lengths += map(len, tokens["input_ids"])
         return np.array(lengths, dtype=np.int64)

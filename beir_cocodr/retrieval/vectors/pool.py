@@ -148,8 +148,8 @@ def _attempt(
     devices: Sequence[str],
 ) -> Iterator[tuple[Task, Result]]:
     """Yield tasks with their results, until a process dies."""
-    context = _context(start)
     used = devices[: len(tasks)]
+    context = _context(start, used)
     waiting = context.Queue()
     for device in used:
         waiting.put(device)
@@ -181,13 +181,16 @@ def _attempt(
         waiting.close()
 
 
-def _context(start: Any) -> Any:
+def _context(start: Any, devices: Sequence[str]) -> Any:
     """Return how processes are started: forked from a server, where the system has one.
 
     Libraries are then imported once for all of them, and a process that died is replaced at once.
-    The server has no device, and nothing else of this process.
+    The server has nothing of this process. Processes with an accelerator are not forked: CUDA
+    cannot be used in a forked process if a library counted the GPUs before the fork.
     """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    has_server = "forkserver" in multiprocessing.get_all_start_methods()
+    on_host = all(device.partition(":")[0] == "cpu" for device in devices)
+    if not (has_server and on_host):
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, start.__module__])

@@ -24,6 +24,10 @@ _NO_KEY = np.iinfo(np.int64).min
 #: threads wait for each other.
 _SELECTION = 1 << 20
 
+#: Scores that an accelerator selects from at a time. With fewer, it waits for the processor, which
+#: starts a dozen operations and reads two numbers for each selection.
+_DEVICE_SELECTION = 1 << 27
+
 #: The room for keys of a query before the best are selected, beyond twice their number.
 _SPARE = 64
 
@@ -341,7 +345,7 @@ class DeviceBest:
     ) -> None:
         """Select from (q, n) scores of a part of the queries and n documents of (n,) tie ranks."""
         count = scores.shape[1]
-        rows = max(1, 2 * _SELECTION // count)
+        rows = max(1, _DEVICE_SELECTION // count)
         best = self._best.get(part.start, self._none[part])
         merged = []
         blocks = torch.split(scores, rows)

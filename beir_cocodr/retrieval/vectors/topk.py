@@ -34,6 +34,10 @@ _QUERY_TILE = 1_024
 #: bounds, which are lower at first.
 _DOCUMENT_TILE = 32_768
 
+#: Documents of a tile on an accelerator, whose scores take at most 512 MiB. With fewer, it waits
+#: for the processor between tiles.
+_DEVICE_DOCUMENT_TILE = 131_072
+
 #: Where |q| |d| stays below this, no partial sum of the product can leave float32 (3.4e38).
 _SAFE_PRODUCT = 1e38
 
@@ -103,7 +107,8 @@ def search_chunks(
     """Find the ``top_k`` best documents of every query, exactly.
 
     Chunks are read once, one after the other, and searched in tiles of queries by documents. Memory
-    holds one chunk, one tile and the (N,) tie ranks, whatever the size of the corpus. Documents are
+    holds one chunk, one tile and the (N,) tie ranks, whatever the size of the corpus: scores of a
+    tile take at most 128 MiB on the processor, and 512 MiB on an accelerator. Documents are
     ordered by descending score, then by ascending tie rank, also where ties cross the last place.
 
     The last bits of a score may depend on the shapes of the product, and so on the sizes of chunks
@@ -197,7 +202,8 @@ def search_keys(
     excluded = None
     if excluded_rows is not None:
         excluded = _tensor(excluded_rows).to(queries.device)
-    for documents, ranks in _tiles(chunks):
+    on_host = queries.device.type == "cpu"
+    for documents, ranks in _tiles(chunks, _DOCUMENT_TILE if on_host else _DEVICE_DOCUMENT_TILE):
         if documents.shape[1] != queries.shape[1]:
             raise InputError(
                 f"documents have {documents.shape[1]} dimensions, queries {queries.shape[1]}"
@@ -236,13 +242,16 @@ def _moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def _tiles(chunks: Iterable[tuple[Array, Array]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut chunks of embeddings and tie ranks into tiles."""
+def _tiles(
+    chunks: Iterable[tuple[Array, Array]],
+    size: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut chunks of embeddings and tie ranks into tiles of at most ``size`` documents."""
     for chunk, chunk_ranks in chunks:
         matrix = as_matrix(chunk, "a chunk")
         ranks = _tensor(chunk_ranks).to(torch.int64)
         # Equal parts, because a small last one would cost nearly as much as a large one.
-        count = max(1, math.ceil(len(matrix) / _DOCUMENT_TILE))
+        count = max(1, math.ceil(len(matrix) / size))
         tiles = torch.tensor_split(matrix, count)
         rank_tiles = torch.tensor_split(ranks, count)
         yield from zip(tiles, rank_tiles, strict=True)

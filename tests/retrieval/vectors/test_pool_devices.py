@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.vectors import pool
 from beir_cocodr.retrieval.vectors.pool import available_cores, device_list, warn_if_crowded
 
 
@@ -36,3 +39,17 @@ def test_processes_in_each_others_way_are_warned_of(caplog):
         f"3 processes of {cores} threads share {cores} cores: --threads {max(1, cores // 3)}"
         in caplog.text
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+@pytest.mark.parametrize(
+    ("devices", "method"),
+    [
+        (["cpu", "cpu"], "forkserver"),
+        (["cuda:0", "cuda:1"], "spawn"),
+        (["mps"], "spawn"),
+    ],
+)
+def test_processes_with_an_accelerator_are_not_forked(devices, method):
+    """CUDA refuses to work in a forked process once its parent has counted the GPUs."""
+    assert pool._context(len, devices).get_start_method() == method

@@ -104,9 +104,13 @@ def test_selection_in_many_blocks_of_one_tile(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(scores.numpy(), expected_scores)
 
 
+@pytest.mark.parametrize("selection", [5_000, 1 << 27])
 @pytest.mark.parametrize("k", [1, 60])
-def test_selection_as_on_an_accelerator(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_as_on_an_accelerator(
+    k: int, selection: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The selection of an accelerator runs on a processor as well."""
+    monkeypatch.setattr("beir_cocodr.retrieval.vectors.selection._DEVICE_SELECTION", selection)
     random = np.random.default_rng(5)
     queries = random.integers(-2, 3, (40, 3)).astype(np.float32)
     documents = random.integers(-2, 3, (3_000, 3)).astype(np.float32)

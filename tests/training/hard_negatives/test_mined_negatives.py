@@ -559,13 +559,24 @@ def test_non_finite_scores_name_the_query(collection, model, tmp_path, monkeypat
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu(collection, tiny_bert, tmp_path):
-    found = [
+    """The same documents, but for those whose scores differ in the last bits."""
+    model = COCODR(str(tiny_bert), device="cpu")
+    on_cpu, on_gpu = (
         ids_of(
             mine(collection, COCODR(str(tiny_bert), device=device), tmp_path / device), collection
         )
         for device in ("cpu", "cuda")
-    ]
-    assert [set(ids) for ids in found[0].values()] == [set(ids) for ids in found[1].values()]
+    )
+    ids = list(collection.documents)
+    texts = list(collection.documents.values())
+    documents = model.encode_corpus(texts, convert_to_tensor=True)
+    assert on_cpu.keys() == on_gpu.keys()
+    for query, negatives in on_cpu.items():
+        [vector] = model.encode_queries([collection.queries[query]], convert_to_tensor=True)
+        scores = dict(zip(ids, (documents @ vector).tolist(), strict=True))
+        last = min(scores[id] for id in negatives)
+        for id in set(negatives) ^ set(on_gpu[query]):
+            assert scores[id] == pytest.approx(last, abs=1e-4)
 
 
 def test_more_negatives_than_documents_are_no_work_for_hours(beir_folder, tiny_mlm, tmp_path):
