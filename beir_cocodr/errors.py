@@ -4,7 +4,7 @@ import errno
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -97,7 +97,8 @@ class Limits:
             InputError: the value is not allowed; the message says which ones are.
         """
         if self.choices is not None:
-            if value not in list(self.choices):  # a table would ask for the hash of a list
+            # A list has no hash, which a table of choices asks for, and an array equals no choice.
+            if not isinstance(value, Hashable) or value not in list(self.choices):
                 choices = ", ".join(str(choice) for choice in self.choices)
                 raise InputError(f"unknown {name} {_quoted(value)}; choose one of {choices}")
         elif isinstance(value, Real) and not isinstance(value, bool):

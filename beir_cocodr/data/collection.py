@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from beir_cocodr.data.files.readers import CORPUS_SUFFIXES, Document
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
 from beir_cocodr.data.sources import FileSource, Labels, Source
-from beir_cocodr.errors import InputError, check_name, check_names, kind_of
+from beir_cocodr.errors import InputError, Limits, check_name, check_names, kind_of
 from beir_cocodr.io import cache_folder, filling_cache, text_sha256, unfinished
 
 log = logging.getLogger(__name__)
@@ -449,6 +449,7 @@ def load_collection(
         >>> len(load_collection({"d1": "Sort an array.", "d2": "Draw."}, labels="none").documents)
         2
     """
+    Limits(choices=get_args(Labels)).check("labels", labels)
     if isinstance(dataset, Collection):
         return _checked_collection(dataset, labels)
     if isinstance(dataset, Documents) and dataset.content_hash and labels != "required":

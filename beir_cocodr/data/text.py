@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import regex
 
-from beir_cocodr.errors import InputError, explained
+from beir_cocodr.errors import InputError, explained, kind_of
 from beir_cocodr.records import Json
 
 if TYPE_CHECKING:
@@ -57,9 +57,15 @@ class TextFormat:
         """Join title and text of a document, without the prompt.
 
         A part that is absent leaves no separator.
+
+        Raises:
+            InputError: The title or the text is no text.
         """
-        title = (document.get("title") or "").strip()
-        text = (document.get("text") or "").strip()
+        try:
+            title = (document.get("title") or "").strip()
+            text = (document.get("text") or "").strip()
+        except AttributeError:
+            raise InputError(_describe_wrong_part(document)) from None
         if title and text:
             return f"{title}{self.title_separator}{text}"
         return title or text
@@ -70,6 +76,15 @@ class TextFormat:
         if self.chunk_pooling == "first":
             del content["chunk_pooling"]
         return content
+
+
+def _describe_wrong_part(document: Mapping[str, object]) -> str:
+    """Say which part of a document is no text."""
+    for name in ("title", "text"):
+        value = document.get(name)
+        if value and not isinstance(value, str):
+            return f"the {name} of a document of the corpus is {kind_of(value)}; give a text"
+    return "a document of the corpus has a title or text that is no text; give texts"
 
 
 # Characters of a text that are tokenised for each token that is read, and at least of any text.

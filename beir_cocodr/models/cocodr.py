@@ -339,6 +339,8 @@ class COCODR(SentenceTransformer):
         check_integer("batch_size", batch_size)
         texts = [queries] if isinstance(queries, str) else queries
         check_type("queries", texts, Iterable, "a list of texts")
+        if isinstance(texts, (Mapping, set, frozenset)):  # its ids, or its texts in no order
+            raise InputError(f"queries is {kind_of(texts)}; give a list of texts")
         texts = list(texts)
         for number, text in enumerate(texts):
             check_type("a query", text, str, "a text")

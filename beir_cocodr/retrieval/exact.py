@@ -14,8 +14,8 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
-from beir_cocodr.errors import InputError, check_characters, check_integer, check_type
-from beir_cocodr.io import json_sha256, output_path
+from beir_cocodr.errors import InputError, Limits, check_characters, check_integer, check_type
+from beir_cocodr.io import json_sha256, output_folder, output_path
 from beir_cocodr.models.encoding_methods import with_beir_methods
 from beir_cocodr.progress import in_place
 from beir_cocodr.retrieval.ranking import Ranking
@@ -290,7 +290,7 @@ class ExactSearch:
                 f"corpus_filename {corpus_filename!r} names one file, and the documents need "
                 f"{parts}: put a * into it"
             )
-        folder = output_path(encode_output_path)
+        folder = output_folder(output_path(encode_output_path))
         encoder = self._encoder()
         query_file = EmbeddingFile(
             path=folder / query_filename,
@@ -394,8 +394,9 @@ class ExactSearch:
         """
         declared = getattr(self.model, "similarity_fn_name", None)
         declared = getattr(declared, "value", declared)
-        if score_function not in (None, *_SIMILARITIES):
-            raise InputError(f"score function {score_function!r} is neither 'cos_sim' nor 'dot'")
+        if score_function is not None:
+            check_type("score_function", score_function, str, "'cos_sim' or 'dot'")
+            Limits(choices=_SIMILARITIES).check("score function", score_function)
         asked: Any = declared if score_function is None else _SIMILARITIES[score_function]
         if asked not in get_args(Similarity):
             has = "no similarity"

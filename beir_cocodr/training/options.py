@@ -84,9 +84,8 @@ class PretrainOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         """Fill in the objective's defaults, and check the options, also against each other."""
-        own_options = (
-            OBJECTIVES[self.objective].defaults if self.objective in list(OBJECTIVES) else {}
-        )
+        is_known = isinstance(self.objective, str) and self.objective in OBJECTIVES
+        own_options = OBJECTIVES[self.objective].defaults if is_known else {}
         for name, value in (_DEFAULTS | dict(own_options)).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -375,7 +374,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         if not isinstance(self.targets, list | tuple):
             object.__setattr__(self, "targets", (self.targets,))
         if self.loss is None:
-            plain = self.weighting == "erm" and not self.mining.episodes
+            plain = str(self.weighting) == "erm" and not self.mining.episodes
             object.__setattr__(self, "loss", "infonce" if plain else "triplet")
         super().__post_init__()
         if self.seed + self.mining.episodes > SEED_MAX:  # each episode has the next seed

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
 
@@ -77,6 +78,12 @@ def test_trec_qrels_are_the_same(folder: Path) -> None:
     beir = load_collection(folder)
     (folder / "qrels" / "test.tsv").write_text("q3 0 d2 2\nq1 Q0 d1 1\nq1\t0\td3\t0\n")
     assert load_collection(folder).qrels == beir.qrels
+
+
+@pytest.mark.parametrize("labels", ["optionally", None, 1, ["none"], np.array(["none", "none"])])
+def test_labels_that_are_no_choice_are_refused(folder: Path, labels: Any) -> None:
+    with pytest.raises(InputError, match=r"unknown labels .*required, optional, none"):
+        load_collection(folder, labels=labels)
 
 
 def test_labels_optional_and_none(folder: Path) -> None:

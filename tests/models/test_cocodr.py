@@ -86,6 +86,20 @@ def test_beir_names(tiny_bert):
     np.testing.assert_array_equal(tensor.numpy(), model.encode_query(["wing"]))
 
 
+def test_queries_that_are_no_list_of_texts_are_refused(tiny_bert):
+    """Of a mapping the ids would be encoded, and of a set the texts in any order."""
+    model = COCODR(str(tiny_bert))
+    for queries in ({"q1": "wing"}, {"wing"}, frozenset({"wing"})):
+        with pytest.raises(InputError, match=rf"queries is a {type(queries).__name__}.*list"):
+            model.encode_queries(queries)
+
+
+@pytest.mark.parametrize("name", ["title", "text"])
+def test_a_part_of_a_document_that_is_no_text_is_named(name, tiny_bert):
+    with pytest.raises(InputError, match=f"the {name} of a document of the corpus is an int"):
+        COCODR(str(tiny_bert)).encode_corpus([{name: 3}])
+
+
 def test_an_unpaired_surrogate_is_named_with_its_position(tiny_bert):
     model = COCODR(str(tiny_bert))
     half = "wing \ud800 flow"

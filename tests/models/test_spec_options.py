@@ -7,6 +7,7 @@ import re
 from dataclasses import fields
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 from beir_cocodr.analysis import RepresentationOptions, SourceClusterOptions
@@ -105,6 +106,14 @@ def test_every_option_is_checked(kind, name):
             kind(**{name: value})
         assert "\n" not in str(error.value)
         assert str(value)[:20] in str(error.value) or repr(value) in str(error.value)
+
+
+def test_an_array_is_no_name_of_a_row():
+    names = np.array(["mlm", "coco"])
+    with pytest.raises(InputError, match="objective is array"):
+        PretrainOptions(objective=names)
+    with pytest.raises(InputError, match="weighting is array"):
+        FinetuneOptions(weighting=names)
 
 
 def test_every_seed_is_one_that_all_hosts_take():

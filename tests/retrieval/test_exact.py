@@ -325,6 +325,12 @@ def test_datasets_that_are_no_corpus(rows: Any, message: str) -> None:
         )
 
 
+@pytest.mark.parametrize("wrong", [3, np.array(["dot", "dot"]), ["dot"]])
+def test_a_score_function_of_another_type_is_named(wrong: Any) -> None:
+    with pytest.raises(InputError, match=r"score_function is an? "):
+        ExactSearch(Words()).search(CORPUS, QUERIES, 1, wrong)
+
+
 @pytest.mark.parametrize(
     ("corpus", "queries", "top_k", "message"),
     [

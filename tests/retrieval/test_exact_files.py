@@ -105,6 +105,12 @@ def test_a_model_that_cannot_be_told_apart_is_encoded_anew_or_not_at_all(
         search.encode(collection.documents, collection.queries, tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_is_named(search, collection, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match=r"file/below cannot be the output folder"):
+        search.encode(collection.documents, collection.queries, tmp_path / "file" / "below")
+
+
 def test_files_that_are_not_ours_or_do_not_fit(search, collection, tmp_path):
     search.encode(collection.documents, collection.queries, tmp_path)
     queries, found = tmp_path / "queries.pkl", files(tmp_path)
