@@ -4,14 +4,21 @@ Stemmers, stop words and sentences come from PyStemmer, bm25s and sentencex, whi
 they are used.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from beir_cocodr.errors import InputError
+
+if TYPE_CHECKING:
+    from bm25s.tokenization import Tokenizer
 
 #: ISO 639 codes of the languages that Snowball has stemmers for, and their names in Snowball.
 STEMMED = {
@@ -133,7 +140,7 @@ class Language:
     analyzer: str
 
     @classmethod
-    def parse(cls, name: str) -> "Language":
+    def parse(cls, name: str) -> Language:
         """Return a language by its code or English name; any code of two or three letters is valid.
 
         Raises:
@@ -169,6 +176,26 @@ class Language:
         return f"language {name}: {stems}; {stops}; {sentences}"
 
 
+@cache
+def bm25s_tokenizer() -> type[Tokenizer]:
+    """Import bm25s, and return its tokenizer.
+
+    bm25s imports JAX where that is installed, and JAX then takes three quarters of the memory of
+    every GPU at once. Only its selection of the best would use JAX, which is not used here, so JAX
+    is hidden from it.
+    """
+    jax = sys.modules.get("jax")
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        from bm25s.tokenization import Tokenizer
+    finally:
+        del sys.modules["jax"]
+        if jax is not None:
+            sys.modules["jax"] = jax
+    tokenizer: type[Tokenizer] = Tokenizer
+    return tokenizer
+
+
 class Analyzer:
     """An analyzer of texts for BM25: it gives the terms of a text in order, as often as they occur.
 
@@ -201,7 +228,6 @@ class Analyzer:
             InputError: there is no such analyzer, or the installed PyStemmer does not have it.
         """
         import Stemmer  # reading a collection needs neither this nor bm25s
-        from bm25s.tokenization import Tokenizer
 
         from beir_cocodr.data.text import word_ranges, words
 
@@ -217,7 +243,7 @@ class Analyzer:
                 "pip install --upgrade PyStemmer"
             )
         self.name = name
-        tokenizer = Tokenizer(stopwords=language if language in _STOP_WORDS else [])
+        tokenizer = bm25s_tokenizer()(stopwords=language if language in _STOP_WORDS else [])
         self.stop_words = frozenset(tokenizer.stopwords)
         # PyStemmer's own cache is slower than none.
         self.stemmer: Any = Stemmer.Stemmer(language, 0) if is_stemmed else None
@@ -300,7 +326,7 @@ class Analyzer:
                 if term in wanted:
                     yield start, end, term
 
-    def __reduce__(self) -> "tuple[type[Analyzer], tuple[str]]":
+    def __reduce__(self) -> tuple[type[Analyzer], tuple[str]]:
         """Pickle the name."""
         return Analyzer, (self.name,)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import Stemmer
-from bm25s.tokenization import Tokenizer
 from scipy import sparse
 
 from beir_cocodr.arrays import Array, Doubles, Floats, Ints
+from beir_cocodr.data.analyzers import bm25s_tokenizer
 from beir_cocodr.data.collection import (
     Collection,
     Dataset,
@@ -253,7 +253,7 @@ def word_sets(*groups: Iterable[str]) -> list[WordSets]:
         For each group one (n, V) int32 sparse matrix of ones, with rows in order, and columns
         ascending in a row.
     """
-    tokenizer: PreTrainedTokenizerBase = Tokenizer(
+    tokenizer: PreTrainedTokenizerBase = bm25s_tokenizer()(
         splitter=r"\w+", stopwords="english", stemmer=Stemmer.Stemmer("english")
     )
     tokens = []

@@ -3,6 +3,8 @@
 The tokenizer is that of bm25s; weights and search are our own, in Lucene's variant.
 """
 
+from __future__ import annotations
+
 import copy
 import itertools
 from collections import Counter
@@ -16,15 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import scipy.sparse as sp
-from bm25s.tokenization import Tokenizer
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.checksums import add_checksums, is_kept, is_sound, save_array
-from beir_cocodr.data.analyzers import Analyzer
+from beir_cocodr.data.analyzers import Analyzer, bm25s_tokenizer
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import on_main
@@ -38,6 +39,9 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.postings import POSTINGS_FILES, Block, Postings, Rows
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.vectors.pool import share_over_ranks
+
+if TYPE_CHECKING:
+    from bm25s.tokenization import Tokenizer
 
 # Documents that are counted at a time, and the seconds that takes on one core.
 _BLOCK = 10_000
@@ -53,7 +57,7 @@ _TIES = "ties.npy"
 def _tokenizer(analyzer: str) -> Tokenizer:
     """Return bm25s's tokenizer of an analyzer's words."""
     reader = Analyzer(analyzer)
-    return Tokenizer(
+    return bm25s_tokenizer()(
         splitter=reader.split,
         stopwords=list(reader.stop_words),
         stemmer=reader.stemmer,
@@ -131,7 +135,7 @@ class BM25:
         """Build the index; a second call costs nothing."""
         _ = self.postings
 
-    def _counting(self, folder: Path | None = None) -> "_Counting":
+    def _counting(self, folder: Path | None = None) -> _Counting:
         return _Counting(
             self.documents,
             self.text_format,
@@ -173,7 +177,7 @@ class BM25:
         self._use(Postings.open(folder))
         return folder
 
-    def _count_together(self, counting: "_Counting", folder: Path) -> None:
+    def _count_together(self, counting: _Counting, folder: Path) -> None:
         assert counting.folder is not None
         counting.folder.mkdir(exist_ok=True)
         share_over_ranks(
@@ -186,7 +190,7 @@ class BM25:
         if not folder.is_dir():  # a process that does not share its disk with the first
             self._merge(folder, counting)
 
-    def _merge(self, folder: Path, counting: "_Counting") -> None:
+    def _merge(self, folder: Path, counting: _Counting) -> None:
         with draft_folder(folder, replace=True) as draft:
             Postings.build(counting.read, self.k1, self.b, draft)
             np.save(draft / _TIES, self.documents.tie_ranks())
@@ -305,7 +309,7 @@ class QueryBlock:
     depth: int
 
     @staticmethod
-    def start(index: Path, device: str) -> Callable[["QueryBlock"], None]:
+    def start(index: Path, device: str) -> Callable[[QueryBlock], None]:
         """Return what a process, here or elsewhere, searches a block with.
 
         Args:

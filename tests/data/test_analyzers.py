@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import regex
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN, STOPWORDS_GERMAN
 from bm25s.tokenization import Tokenizer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.data.analyzers import ANALYZERS, STEMMED, UNSTEMMED, Analyzer, Language, snippet
@@ -42,6 +45,7 @@ def test_english_reads_as_bm25s_does(text):
     assert Analyzer("english-pairs")(spaced) == host_terms(spaced)
 
 
+@settings(deadline=None)  # the first example imports pyarrow
 @given(st.lists(st.text() | st.text(alphabet="aB_1 é\u0130\u00a0\u2028\x1c数据,-'s", max_size=40)))
 def test_many_texts_at_once_are_read_as_one_by_one(texts):
     for name in ("english", "english-pairs", "german", "words", "none"):
@@ -124,3 +128,37 @@ def test_matches_of_any_text_are_words_of_the_query(text, query, name, length):
         assert previous <= start < end <= len(shown.text)
         assert set(analyzer(shown.text[start:end])) & set(analyzer(query))
         previous = end
+
+
+WATCHED_JAX = """
+import sys
+from pathlib import Path
+Path(sys.argv[1], "imported").touch()
+"""
+
+SEARCH = """
+import sys
+from beir_cocodr import load_collection
+from beir_cocodr.retrieval.bm25 import BM25
+assert BM25(load_collection(sys.argv[2]).documents).search({"q": "wing"}, top_k=3).rows.shape
+assert "bm25s" in sys.modules
+"""
+
+
+def test_bm25s_does_not_take_the_memory_of_gpus_through_jax(beir_folder, tmp_path):
+    """bm25s imports JAX where it is installed, which then takes most of a GPU's memory."""
+    package = tmp_path / "libraries" / "jax"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(WATCHED_JAX)
+    (package / "lax.py").write_text("def top_k(scores, k): return scores[:k], [0] * k")
+    environment = os.environ | {"PYTHONPATH": str(package.parent)}
+
+    def run(script: str) -> bool:
+        (tmp_path / "imported").unlink(missing_ok=True)
+        arguments = [sys.executable, "-c", script, str(tmp_path), str(beir_folder)]
+        subprocess.run(arguments, check=True, env=environment)
+        return (tmp_path / "imported").exists()
+
+    assert run("import bm25s")
+    assert not run(SEARCH)
+    assert run(f"{SEARCH}import jax")
