@@ -567,10 +567,13 @@ class Jobs:
 
     def run_all(self, parts: list[tuple[str, str, int]]) -> None:
         """Run the processes of some parts."""
-        with ThreadPoolExecutor(self.options.jobs) as pool:
+        pool = ThreadPoolExecutor(self.options.jobs)
+        try:
             running = [pool.submit(self.run_one, *part) for part in parts]
             for one in as_completed(running):
                 self.results.merge(one.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def run_one(self, rows: str, task: str, seed: int) -> Path:
         """Train one part in a process of its own, and return its results file."""

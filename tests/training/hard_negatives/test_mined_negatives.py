@@ -559,7 +559,7 @@ def test_non_finite_scores_name_the_query(collection, model, tmp_path, monkeypat
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu(collection, tiny_bert, tmp_path):
-    """The same documents, but for those whose scores differ in the last bits."""
+    """The same documents, but for those whose scores, of about 16, differ in the last bits."""
     model = COCODR(str(tiny_bert), device="cpu")
     on_cpu, on_gpu = (
         ids_of(
@@ -576,7 +576,7 @@ def test_on_a_gpu(collection, tiny_bert, tmp_path):
         scores = dict(zip(ids, (documents @ vector).tolist(), strict=True))
         last = min(scores[id] for id in negatives)
         for id in set(negatives) ^ set(on_gpu[query]):
-            assert scores[id] == pytest.approx(last, abs=1e-4)
+            assert scores[id] == pytest.approx(last, abs=5e-3)
 
 
 def test_more_negatives_than_documents_are_no_work_for_hours(beir_folder, tiny_mlm, tmp_path):
