@@ -28,8 +28,9 @@ from typing import Any
 
 import numpy as np
 from harness.measure import processor_seconds
-from harness.script import ROOT, option_parser, origin, read_json, write_results
+from harness.script import option_parser, origin, write_results
 from harness.texts import CORPORA
+from reproduce.costs import throughputs
 from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
@@ -171,8 +172,8 @@ def count_tokens(views: DocumentViews) -> dict[str, float]:
 
 
 def estimate_gpu() -> dict[str, Any]:
-    """Estimate the pairs a second on which one GPU trains, by its assumed operations a second."""
-    gpu = read_json(ROOT / "benchmarks" / "reproduce" / "throughputs.json")["gpu"]
+    """Estimate the pairs a second on which one GPU trains, by its operations a second."""
+    gpu = throughputs()["gpu"]
     weights = WEIGHTS + 2 * MASKED * VOCABULARY
     operations = 2 * TOKENS * OPERATIONS * weights
     return {

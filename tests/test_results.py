@@ -6,6 +6,7 @@ import json
 import re
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 from harness.page import measured
 
@@ -539,6 +540,37 @@ def test_the_figures_of_the_whole_path_are_in_a_results_file():
     assert f"Killed once in each of these {len(phases)} phases" in text
     assert f"Encoding for the evaluation took {seconds['encoding']} seconds" in text
     assert f"{results['settings']['documents']:,} documents" in text
+
+
+def test_the_figures_of_a_gpu_are_in_a_results_file():
+    text = section("gpu")
+    results = results_of("gpu")
+    parts = results["parts"]
+    assert f"One {results['gpu']} with {results['gpu_gib']} GiB" in text
+    encode, search, coco, idro = (parts[name] for name in ("encode", "search", "coco", "idro"))
+    ours, host = (median(encode[f"{side}_seconds"]) for side in ("ours", "host"))
+    assert f"| {ours:.1f} s, to a store on disk | {host:.1f} s," in text
+    assert f"| {ours / host:.2f} times the time |" in text
+    ours = median(search["ours_seconds"])
+    host = median(search["product_and_topk_seconds"])
+    assert f"| {ours:.3f} s | {host:.3f} s," in text
+    assert f"| {search['ours_to_product_and_topk']:.2f} times the time |" in text
+    for kind in ("coco", "coco with language-model losses"):
+        seconds = median(coco[kind]["seconds"])
+        assert f"| {seconds:.3f} s, {coco[kind]['peak_mib'] / 1024:.1f} GiB |" in text
+    assert f"| {coco['documents_per_second']:,.0f} documents a second |" in text
+    steps = idro["steps"]
+    ours, erm = (steps["seconds"][kind]["median"] for kind in ("one_backward", "erm"))
+    assert f"{steps['clusters_present']} clusters present | {ours:.3f} s | {erm:.3f} s, ERM" in text
+    assert f"| {idro['one_backward_to_erm']:.2f} times the time |" in text
+    assert f"takes {steps['k_calls_to_one_backward']:.1f} times as long" in text
+    launches = steps["launches"]
+    assert f"starts {launches['erm']:,} operations" in text
+    assert f"adds {launches['one_backward_adds']} to them" in text
+    passed = int(re.search(r"(\d+) passed", parts["tests"]["pytest"]["summary"][-1])[1])
+    assert passed == 5
+    assert "five passed" in text
+    assert len(parts["tests"]["pytest"]["failed"]) == 1
 
 
 def test_the_figures_of_the_input_are_in_a_results_file():

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from reproduce.commands import fitting_processes, options_of
@@ -79,6 +80,11 @@ OTHERS = {
 
 #: Bytes of a weight in training: weights, gradients and two moments in fp32.
 _TRAINING_BYTES = 16
+#: Operations for a weight and token in a step with gradient caching, which runs forward twice.
+_CACHED_OPERATIONS = 8
+#: Clusters of iDRO and tokens of a triplet in ``benchmarks/idro.py``.
+_CLUSTERS = 50
+_TRIPLET_TOKENS = 64 + 2 * 128
 #: Bytes of a weight in a checkpoint, which has no gradients.
 _CHECKPOINT_BYTES = 12
 #: Bytes that a layer keeps of a token for the backward pass, in parts of its width (bf16).
@@ -139,7 +145,8 @@ def throughputs() -> Any:
     if BM25_RESULTS.is_file():
         assumed["bm25_queries_per_second_and_core"] = _measured_bm25()
     if GPU_RESULTS.is_file():
-        assumed["gpu"] |= _measured_gpu()
+        for name, measured in _measured_gpu().items():
+            assumed[name] |= measured
     if INPUT_RESULTS.is_file():
         assumed["pairs_per_second_and_core"] |= _measured_input()
     return assumed
@@ -170,17 +177,40 @@ def _measured_bm25() -> dict[str, Any]:
     }
 
 
-def _measured_gpu() -> dict[str, Any]:
+def _measured_gpu() -> dict[str, dict[str, Any]]:
+    """Return what a GPU did a second, with the operations counted as the estimates count them."""
     results = json.loads(GPU_RESULTS.read_text())
-    encode = results.get("parts", {}).get("encode", {})
+    parts = results.get("parts", {})
     is_gpu = results.get("device", "").startswith("cuda")
-    if not (encode.get("tflops") and is_gpu):
+    if not (is_gpu and {"encode", "coco", "idro"} <= parts.keys()):
         return {}
+    sizes = results["sizes"]
+    on = f"measured on {results['gpu']}, {results['date'][:10]}"
+    step_seconds = median(parts["coco"]["coco with language-model losses"]["seconds"])
+    tokens = 2 * sizes["batch"] * sizes["tokens"]
+    training_flops = _CACHED_OPERATIONS * BASE.millions * 1e6 * tokens
+    steps = parts["idro"]["steps"]
+    added_seconds = steps["seconds"]["one_backward"]["median"] - steps["seconds"]["erm"]["median"]
+    gram = gram_flops(
+        BASE,
+        layers=steps["layers_compared"],
+        tokens=_TRIPLET_TOKENS * steps["triplets"],
+        examples=steps["triplets"],
+        clusters=_CLUSTERS,
+    )
     return {
-        "measured": True,
-        "device": results["gpu"],
-        "sustained_tflops": encode["tflops"],
-        "why": f"encoding in bf16, measured {results['date'][:10]}",
+        "gpu": {
+            "measured": True,
+            "device": results["gpu"],
+            "sustained_tflops": round(training_flops / step_seconds / 1e12),
+            "encoding_tflops": round(parts["encode"]["tflops"]),
+            "why": f"a step of COCO and encoding, both in bf16, {on}",
+        },
+        "gram_tflops": {
+            "measured": True,
+            "value": round(gram / added_seconds / 1e12),
+            "why": f"what a step of iDRO adds to one of ERM, {on}",
+        },
     }
 
 
@@ -229,6 +259,10 @@ def _input_hours(texts: float, gpus: int) -> float:
 def _sampler_hours(rows: float) -> float:
     """Return the hours in which one thread samples rows; each process samples all of them."""
     return rows * _value("sampler_ms_per_row") / 1000 / 3600
+
+
+def _encoding_hours(flops: float, gpus: int) -> float:
+    return flops / (throughputs()["gpu"]["encoding_tflops"] * 1e12) / gpus / 3600
 
 
 def _decoding_hours(flops: float, gpus: int) -> float:
@@ -285,7 +319,7 @@ class Command:
     ) -> float:
         """Return the FLOPs of steps of some texts each, with gradient caching where needed."""
         is_cached = texts / self.gpus > mini_batch
-        return (8 if is_cached else 6) * self.weights * texts * length * count
+        return (_CACHED_OPERATIONS if is_cached else 6) * self.weights * texts * length * count
 
     def training_gib(
         self,
@@ -318,20 +352,33 @@ class Command:
         length: float,
         count: int,
     ) -> float:
-        """Return the hours in which iDRO compares the gradients of clusters; 0 for others.
-
-        For each token an outer product, of each example's gradient a sum over its cluster, and of
-        each pair of clusters a product.
-        """
+        """Return the hours in which iDRO compares the gradients of clusters; 0 for others."""
         if options.weighting != "idro":
             return 0.0
-        layers = 3 if self.shape.layers == 12 else 2
-        compared = layers * 12 * self.shape.width**2
-        clusters = options.clustering.clusters
-        at_once = options.batch_size / self.gpus
-        products = texts / self.gpus * length + clusters * at_once + clusters**2
-        flops = 2 * compared * products * count
-        return flops / (_value("gram_tflops") * 1e12) / 3600
+        flops = gram_flops(
+            self.shape,
+            layers=3 if self.shape.layers == 12 else 2,
+            tokens=texts / self.gpus * length,
+            examples=options.batch_size / self.gpus,
+            clusters=options.clustering.clusters,
+        )
+        return flops * count / (_value("gram_tflops") * 1e12) / 3600
+
+
+def gram_flops(
+    shape: Shape,
+    layers: int,
+    tokens: float,
+    examples: float,
+    clusters: int,
+) -> float:
+    """Return the operations with which a step of iDRO compares the gradients of clusters.
+
+    For each token an outer product, of each example's gradient a sum over its cluster, and of each
+    pair of clusters a product.
+    """
+    compared = layers * 12 * shape.width**2
+    return 2 * compared * (tokens + clusters * examples + clusters**2)
 
 
 def _step_count(options: Any, examples: int) -> int:
@@ -345,7 +392,7 @@ def _encode(command: Command) -> Cost:
     [data] = command.data
     number_bytes = 4 if "fp32" in command.words else 2
     return Cost(
-        _hours(command.encoding_flops(data), command.gpus),
+        _encoding_hours(command.encoding_flops(data), command.gpus),
         command.weights * 4 / GIB + 4,
         size(data)[0] * command.shape.width * number_bytes / GIB,
     )
@@ -367,7 +414,7 @@ def _evaluate(command: Command) -> Cost:
     if "--word-vectors" in command.words:
         rate = throughputs()["word_vector_documents_per_second"]["value"]
         reading += documents / rate / 3600
-    return Cost(reading + _hours(flops, 1), 8, 1)
+    return Cost(reading + _encoding_hours(flops, 1), 8, 1)
 
 
 def _generate(command: Command) -> Cost:
@@ -444,7 +491,7 @@ def _finetune(command: Command) -> Cost:
         _sampler_hours(sampled),
     )
     return Cost(
-        rounds * training + _hours(mining, command.gpus) + lexical,
+        rounds * training + _encoding_hours(mining, command.gpus) + lexical,
         command.training_gib(texts, length, options.mini_batch_size),
         rounds * 2 * command.checkpoint + 14,
         rounds * count,
@@ -468,7 +515,7 @@ def _distill(command: Command) -> Cost:
     refresh = count // options.refresh_steps * 2 * command.weights * length * documents
     training = max(_hours(flops, command.gpus), _input_hours(texts * count, command.gpus))
     return Cost(
-        training + _hours(teacher + refresh, command.gpus),
+        training + _encoding_hours(teacher + refresh, command.gpus),
         command.training_gib(texts, length, options.mini_batch_size),
         2 * command.checkpoint + 14,
         count,
@@ -499,7 +546,7 @@ def _regimes(command: Command) -> Cost:
     count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
     # Each model searches on one GPU.
     searching_gpus = max(1, min(command.gpus, len(trained)))
-    hours = _hours(flops, command.gpus) + _hours(search, searching_gpus)
+    hours = _hours(flops, command.gpus) + _encoding_hours(search, searching_gpus)
     disk = models * 1.3
     if "late-interaction" in architectures:
         # One index of all tokens at a time.
@@ -514,7 +561,7 @@ def _regimes(command: Command) -> Cost:
 
 def _resample(command: Command) -> Cost:
     flops = 2 * BASE.millions * 1e6 * 16 * TRAIN_QUERIES
-    return Cost(_hours(flops, 1) + 0.1, 6, 14)
+    return Cost(_encoding_hours(flops, 1) + 0.1, 6, 14)
 
 
 def _analyse(command: Command) -> Cost:
