@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Floats, Ints
@@ -47,8 +48,10 @@ _DEPTH = 10
 #: BM25's best documents that are ranked beside the relevant ones of a held-out query.
 CANDIDATES = 100
 
-# Queries whose candidates are encoded together.
-_BLOCK = 8
+# Candidates that are encoded together: as vectors, and by any other model, which may keep a vector
+# of each token.
+_MOST_VECTORS = 20_000
+_MOST_OTHERS = 8 * CANDIDATES
 
 # The folder of what was measured so far, and its record.
 _FOLDER = "selection"
@@ -323,12 +326,28 @@ class CheckpointSelection(TrainerCallback):
         if not queries:
             return []
         scored: list[tuple[Ints, Floats]] = []
-        for start in range(0, len(queries), _BLOCK):
-            scored += self._scores(queries[start : start + _BLOCK])
+        for block in self._blocks(queries):
+            scored += self._scores(block)
         ties = self.held.documents.tie_ranks()
         ranking = Ranking.of_best(queries, scored, ties, _DEPTH)
         ranks: list[float] = held_out_scores(self.held, ranking).tolist()
         return ranks
+
+    def _blocks(self, queries: Sequence[str]) -> Iterator[list[str]]:
+        """Yield queries in their order, as many as share candidates that fit into memory."""
+        has_vectors = isinstance(self.model, SentenceTransformer)
+        most = _MOST_VECTORS if has_vectors else _MOST_OTHERS
+        block: list[str] = []
+        encoded: set[int] = set()
+        for query in queries:
+            candidates = self.candidates[query].tolist()
+            encoded.update(candidates)
+            if block and len(encoded) > most:
+                yield block
+                block = []
+                encoded = set(candidates)
+            block.append(query)
+        yield block
 
     def _keep(self, step: int, value: float) -> None:
         """Record a value, and keep the weights if it is the best."""

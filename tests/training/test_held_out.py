@@ -13,13 +13,18 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from beir_cocodr import load_collection, load_encoder
+from beir_cocodr import COCODR, load_collection, load_encoder
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.finetuning.finetune import finetune
-from beir_cocodr.training.held_out import CANDIDATES, hold_out, selecting_collection
+from beir_cocodr.training.held_out import (
+    CANDIDATES,
+    CheckpointSelection,
+    hold_out,
+    selecting_collection,
+)
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions
 
 # A rate that is far too high: what is learned at first is soon lost.
@@ -101,6 +106,41 @@ def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_fol
         grade > 0 for grades in rest.qrels.values() for grade in grades.values()
     )
     assert record.steps == 6
+
+
+@pytest.mark.parametrize("most", [1, 45, 20_000])
+def test_a_candidate_of_several_queries_is_encoded_once(
+    most, beir_folder, tiny_bert, tmp_path, monkeypatch
+):
+    """However the queries are divided into blocks, they get the same ranks."""
+    monkeypatch.setattr("beir_cocodr.training.held_out._MOST_VECTORS", most)
+    encoded: list[int] = []
+
+    class Counting(COCODR):
+        def encode_document(self, inputs, *arguments, **options):
+            encoded.append(len(inputs))
+            return super().encode_document(inputs, *arguments, **options)
+
+    model = Counting(str(tiny_bert), device="cpu")
+    held = load_collection(beir_folder, "train")
+    selection = CheckpointSelection(
+        held=held,
+        model=model,
+        text_format=model.text_format,
+        options=OPTIONS,
+        output=tmp_path,
+        examples=1,
+    )
+    queries = list(selection.candidates)
+    one_by_one = [rank for query in queries for rank in selection.reciprocal_ranks([query])]
+    encoded.clear()
+    assert selection.reciprocal_ranks(queries) == one_by_one
+    every = np.concatenate([selection.candidates[query] for query in queries])
+    if most == 20_000:
+        assert encoded == [len(np.unique(every))]
+        assert len(every) > 2 * sum(encoded)
+    if most == 1:
+        assert encoded == [len(selection.candidates[query]) for query in queries]
 
 
 @pytest.mark.parametrize("step", [1, 3, 5])
