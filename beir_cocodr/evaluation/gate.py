@@ -295,7 +295,7 @@ def _open_sides(
     if new_search != old_search:
         of_new = stack.enter_context(Resources.temporary(documents, new_search))
     first = open_side(old, "OLD", of_old, options.old)
-    second = open_side(new, "NEW", of_new, options.new)
+    second = open_side(new, "NEW", of_new, options.new, other=first)
     return _Sides(first, second, of_old.folder)
 
 
@@ -434,12 +434,14 @@ class _OwnQueries:
 
 def _results(rows: Ints, queries: Iterable[str], documents: Documents) -> Results:
     """Return query id to ranked documents; an unknown document has an id of its own."""
+    known = sorted(set(rows[rows >= 0].tolist()))
+    ids = dict(zip(known, documents.ids(known), strict=True))
     results: Results = {}
     for query, ranked in zip(queries, rows, strict=True):
         hits = []
         for rank, row in enumerate(ranked.tolist()):
             if row != -1:
-                document = _NOWHERE.format(rank) if row == UNKNOWN else documents.ids([row])[0]
+                document = _NOWHERE.format(rank) if row == UNKNOWN else ids[row]
                 hits.append((document, float(DEPTH - rank)))
         results[query] = hits
     return results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import numpy as np
 
@@ -125,6 +125,28 @@ class RunSide:
         return rows
 
 
+class _QueryEncoder:
+    """The encoder of stores, which encodes once what both sides are asked one after another."""
+
+    def __init__(self, model: COCODR, batch_size: int) -> None:
+        self.model = model
+        self.batch_size = batch_size
+        self._texts: list[str] = []
+        self._vectors: Any = None
+
+    def vectors(self, texts: list[str]) -> Any:
+        """Return the vectors of queries."""
+        if self._vectors is None or texts != self._texts:
+            self._texts = texts
+            self._vectors = self.model.encode_queries(
+                texts,
+                batch_size=self.batch_size,
+                convert_to_tensor=True,
+                show_progress_bar=False,
+            )
+        return self._vectors
+
+
 class StoreSide:
     """A store on disk, searched as it is: exactly, or by one of its indexes.
 
@@ -141,6 +163,7 @@ class StoreSide:
         documents: Documents,
         options: SearchOptions,
         index: str | None = None,
+        other: Side | None = None,
     ) -> None:
         """Load the encoder of a store, and count the documents that it lacks.
 
@@ -150,27 +173,27 @@ class StoreSide:
             documents: The corpus of the collection.
             options: The device and the batch size of the encoder.
             index: The kind of an index in its folder; None searches exactly.
+            other: The other side, whose encoder is taken if it is this store's too.
         """
         from beir_cocodr.evaluation.store_run import query_encoder
 
         self.label = label
         self.store = store
         self.documents = documents
-        self.options = options
         self.index = index
-        self.model: COCODR = query_encoder(store, None, options.encoder.device)
-        self.matches_words = _has_bm25(self.model)
+        self.encoding: _QueryEncoder
+        if isinstance(other, StoreSide) and other.store.record.has_encoder_of(store.record):
+            self.encoding = other.encoding
+        else:
+            model = query_encoder(store, None, options.encoder.device)
+            self.encoding = _QueryEncoder(model, options.batch_size)
+        self.matches_words = _has_bm25(self.encoding.model)
         self.encoder = store.record.model.path or str(store.record.model.name)
         self.missing: int | None = len(documents) - sum(_held(store, documents))
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
-        vectors = self.model.encode_queries(
-            list(queries.values()),
-            batch_size=self.options.batch_size,
-            convert_to_tensor=True,
-            show_progress_bar=False,
-        )
+        vectors = self.encoding.vectors(list(queries.values()))
         ranking = self._ranking(list(queries), vectors)
         stored, positions = np.unique(ranking.rows, return_inverse=True)
         rows = np.full(len(stored), -1, np.int64)
@@ -178,13 +201,13 @@ class StoreSide:
         rows[is_result] = known_rows(self.store.ids(stored[is_result]), self.documents)
         return _padded(rows[positions].reshape(ranking.rows.shape))
 
-    def _ranking(self, ids: list[str], vectors: object) -> Ranking:
+    def _ranking(self, ids: list[str], vectors: Any) -> Ranking:
         from beir_cocodr.retrieval.store.store_search import search_index, search_store
 
         if self.index is None:
-            return search_store(self.store, ids, vectors, DEPTH + 1)  # type: ignore[arg-type]
+            return search_store(self.store, ids, vectors, DEPTH + 1)
         kind = cast("Kind", self.index)
-        return search_index(self.store, kind, ids, vectors, DEPTH + 1)  # type: ignore[arg-type]
+        return search_index(self.store, kind, ids, vectors, DEPTH + 1)
 
 
 def _held(store: EmbeddingStore, documents: Documents) -> Iterator[int]:
@@ -212,6 +235,7 @@ def open_side(
     role: str,
     resources: Resources,
     settings: EncoderOptions = EncoderOptions(),
+    other: Side | None = None,
 ) -> Side:
     """Open one side of a gate.
 
@@ -221,6 +245,7 @@ def open_side(
         role: "OLD" or "NEW", for messages.
         resources: The corpus, and what models over it share.
         settings: How the encoder of this side alone is loaded.
+        other: The side that is open already; two stores of one encoder share it.
 
     Raises:
         InputError: If it cannot be opened, or has no settings.
@@ -232,7 +257,7 @@ def open_side(
         folder = store.folder
         if index is not None:
             folder = store.folder / f"{_INDEX}{index}"
-        return StoreSide(str(folder), store, resources.documents, resources.options, index)
+        return StoreSide(str(folder), store, resources.documents, resources.options, index, other)
     spec = resolve_model(model, argument=role)
     if spec.kind == RUN:
         _check_no_settings(role, "a run is not searched again", settings)

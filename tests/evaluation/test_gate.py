@@ -16,6 +16,7 @@ from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
+from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
@@ -163,6 +164,28 @@ def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, first_layers
     # What was repaired is not worse, and a large margin tolerates everything.
     assert gate(faults["shuffled"], whole, str(collection)).exit_status == 0
     assert status(whole, faults["shuffled"], collection, "--margin", "1") == 0
+
+
+def test_stores_of_one_encoder_share_it_and_others_do_not(collection, whole, tmp_path, monkeypatch):
+    half = changed(whole, tmp_path / "half", lambda v: v.astype(np.float16).astype(np.float32))
+    model = Path(str(EmbeddingStore.open(whole).record.model.path))
+    prefix = EncoderOptions(query_prompt="Represent this sentence for searching passages: ")
+    other = encoded(collection, model, tmp_path / "prefix", prefix)
+    asked = []
+    encode_queries = COCODR.encode_queries
+
+    def counted(self, queries, **settings):
+        asked.append((id(self), len(queries)))
+        return encode_queries(self, queries, **settings)
+
+    monkeypatch.setattr(COCODR, "encode_queries", counted)
+    options = GateOptions(samples=20)
+    gate(whole, half, str(collection), options=options)
+    once = len(asked)
+    assert len({encoder for encoder, _ in asked}) == 1
+    gate(whole, other, str(collection), options=options)
+    assert len(asked) == 3 * once
+    assert len({encoder for encoder, _ in asked[once:]}) == 2
 
 
 def test_documents_that_the_collection_lacks_are_counted(collection, whole, tmp_path):

@@ -33,6 +33,9 @@ _ENCODER = (
     "architecture",
 )
 
+# Parts of the identity that do not tell encoders apart, nor how they read texts.
+_OF_THE_STORE = ("corpus", "precision", "backend", "shard_size")
+
 # Digits of a hash that a message shows, of all that it has.
 _SHOWN = 16
 _HASH = 64
@@ -97,6 +100,15 @@ class StoreRecord(Record):
     def prior(self) -> bool:
         """Return true if vectors are folded, with the first number of each apart in float32."""
         return self.flattened and self.precision != "fp32"
+
+    def has_encoder_of(self, other: Self) -> bool:
+        """Return true if one encoder with one text format made both stores."""
+
+        def encoder(record: Self) -> Identity:
+            identity = record.identity.items()
+            return {part: value for part, value in identity if part not in _OF_THE_STORE}
+
+        return self.model == other.model and encoder(self) == encoder(other)
 
     def to_json(self) -> Json:
         """Return the record as JSON, with its key."""
