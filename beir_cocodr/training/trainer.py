@@ -21,7 +21,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.distributed import on_main, world_size
+from beir_cocodr.distributed import on_main, wait_for_all, world_size
 from beir_cocodr.errors import InputError, naming_full_disk
 from beir_cocodr.models.card import write_card
 from beir_cocodr.progress import Bar
@@ -240,9 +240,12 @@ class GuardedTrainer(BaseTrainer):
         workers = self.args.dataloader_num_workers
         try:
             with counting_workers(self.data_collator, self.model, workers):
-                return self.train(resume_from_checkpoint=str(resume) if resume else None)
+                result = self.train(resume_from_checkpoint=str(resume) if resume else None)
         finally:
             progress.close()
+        # Every process looks for checkpoints at the end, and the first soon removes them.
+        wait_for_all()
+        return result
 
 
 class _Trainer(GuardedTrainer, SentenceTransformerTrainer):
