@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from runpy import run_path
 
 import numpy as np
 import pytest
-from conftest import write_beir
+from conftest import process, write_beir
 from reproduce import pages, runner
 from reproduce.commands import command_line, options_of, unavailable
 from reproduce.costs import Cost, cost, throughputs
@@ -386,23 +384,28 @@ def test_placeholders_are_filled(tmp_path):
 
 def here(tmp_path: Path, *arguments: str) -> list[str]:
     table = ["extrapolation-table3", "--scale", "here", "--output", str(tmp_path / "out")]
-    return [sys.executable, str(ROOT / "benchmarks" / "reproduce"), *table, *arguments]
+    return [*table, *arguments]
+
+
+def program(arguments: list[str]) -> None:
+    """Run `python benchmarks/reproduce` in this process."""
+    sys.argv = ["reproduce", *arguments]
+    run_path(str(ROOT / "benchmarks" / "reproduce"), run_name="__main__")
 
 
 def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     """Run in a process of its own until the first step has begun, then in this process."""
     begun = tmp_path / "out" / "extrapolation" / "steps" / "overlap" / "trec-dl-2019.progress.json"
-    process = subprocess.Popen(here(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(1200):
-        if begun.is_file() or process.poll() is not None:
-            break
-        time.sleep(0.1)
-    assert process.poll() is None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    running = process(program, here(tmp_path))
+    end = time.monotonic() + 120
+    while not begun.is_file() and running.is_alive() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert running.is_alive()
+    running.kill()
+    running.join()
     assert json.loads(begun.read_text())["finished"] == 0
 
-    runner.main(here(tmp_path)[2:])
+    runner.main(here(tmp_path))
     out = capsys.readouterr()
     assert "Not comparable" in out.out
     found = json.loads((tmp_path / "out" / "extrapolation-table3.json").read_text())
@@ -412,7 +415,7 @@ def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     assert all(cell.keys() == {"ours"} or "no such figure" in cell["why"] for cell in cells)
     assert any(cell["ours"] is not None for cell in cells)
     records = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
-    runner.main(here(tmp_path)[2:])
+    runner.main(here(tmp_path))
     assert "overlap" not in capsys.readouterr().err
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.json")}
     assert {path for path in again if again[path] != records[path]} == {
