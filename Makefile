@@ -33,10 +33,15 @@ $(BIN)/python:
 quickstart: $(VENV)/.installed
 	$(BIN)/beir-cocodr quickstart --resume $(ARGS)
 
-# Tiny models gain nothing from a second thread; files of tests on all cores do, and on one more, as some tests wait.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Tiny models gain nothing from a second thread; files of tests on all cores do, and on two more, as some tests wait.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+# Where 8 GiB of memory are free as a file system, the files of tests are there: tests do not wait for a disk then.
+TEMPORARY ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8388608 {print $$6}' | \
+	while read folder; do grep -q " $$folder .*noexec" /proc/mounts || echo $$folder; done)
+# Every worker imports all tests: the compiled ones are kept, whatever PYTHONDONTWRITEBYTECODE says.
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5 \
+	PYTHONDONTWRITEBYTECODE= PYTEST_DEBUG_TEMPROOT=$(TEMPORARY) OMP_NUM_THREADS=1 \
+		$(BIN)/python -m pytest --numprocesses $(WORKERS) --maxprocesses 5 \
 		--dist loadfile --no-loadscope-reorder $(ARGS)
 
 # All tests with the lowest versions that pyproject.toml allows, in an environment of their own; PYTHON says which Python.
