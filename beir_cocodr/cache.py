@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import CHECKSUMS, cache_folder, cache_root, locked, text_sha256
+from beir_cocodr.io import CHECKSUMS, cache_folder, cache_root, locked, real_path, text_sha256
 from beir_cocodr.records import Record
 
 _SECONDS_A_DAY = 86_400
@@ -176,7 +176,7 @@ def chosen(held: Iterable[Entry], wanted: str | None, older_than: float | None) 
     """
     entries = list(held)
     if wanted is not None and wanted != "all":
-        names = {wanted, str(Path(wanted).expanduser().resolve())}
+        names = {wanted, str(real_path(Path(wanted).expanduser()))}
         entries = [
             entry
             for entry in entries

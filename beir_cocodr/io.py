@@ -422,12 +422,12 @@ class _HeldFolders:
     def holds(self, folder: Path) -> bool:
         """Return whether the running thread holds a folder."""
         with self._lock:
-            return self._threads.get(folder.resolve()) == threading.get_ident()
+            return self._threads.get(real_path(folder)) == threading.get_ident()
 
     @contextmanager
     def holding(self, folder: Path) -> Iterator[None]:
         """Count a folder as held by the running thread."""
-        folder = folder.resolve()
+        folder = real_path(folder)
         with self._lock:
             self._threads[folder] = threading.get_ident()
         try:
@@ -558,12 +558,20 @@ def filling_cache(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def real_path(path: Path) -> Path:
+    """Return the path that links lead to; a link that leads to itself stays what it is.
+
+    ``Path.resolve`` raises a ``RuntimeError`` there.
+    """
+    return Path(os.path.realpath(path))
+
+
 def file_state(path: Path) -> tuple[str, str, str]:
     """Return the resolved path, the size in bytes and the time of change in nanoseconds of a file.
 
     A file whose state is the same as before was not changed in between.
     """
-    resolved = path.resolve()
+    resolved = real_path(path)
     state = resolved.stat()
     # File times advance in ticks, and two writes within one look the same: let the tick pass.
     if abs(time.time_ns() - state.st_mtime_ns) < CLOCK_TICK_NS:

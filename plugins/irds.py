@@ -16,6 +16,7 @@ import ir_datasets
 from beir_cocodr.data.irds_source import is_registered, suggestion
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import real_path
 from beir_cocodr.resampling import manifest as manifests
 
 from .irds_handlers import FolderDocs, FolderQrels, FolderQueries
@@ -53,7 +54,7 @@ def register_folder(
     Raises:
         InputError: A part of the folder is missing, or the id has a wrong form or is taken.
     """
-    folder = Path(path).resolve()
+    folder = real_path(Path(path))
     source = FileSource.of_folder(str(path), folder, "test")
     if not source.corpus.is_file():
         raise InputError(

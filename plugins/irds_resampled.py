@@ -7,6 +7,7 @@ from typing import Any
 from ir_datasets.datasets.base import FilteredQueries
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import real_path
 from beir_cocodr.records import Json
 from beir_cocodr.resampling import manifest as manifests
 
@@ -65,7 +66,7 @@ def register_resampled(
         InputError: There is no manifest, the base id is unknown or has other documents, or an id is
             taken.
     """
-    output = Path(output).resolve()
+    output = real_path(Path(output))
     manifest = manifests.read_manifest(output)
     base_id = base_id or None
     entries = _entries(output, manifest, base_id)

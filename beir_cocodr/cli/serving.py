@@ -21,6 +21,7 @@ from beir_cocodr.cli.flags import plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.cli.search import MINILM_PACKAGE
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import real_path
 from beir_cocodr.models.spec import BM25, Options, SearchOptions, option
 
 log = logging.getLogger(__name__)
@@ -211,7 +212,7 @@ def _check_installed() -> None:
 
 def _default_output(dataset: str) -> Path:
     """Return the folder for judgements of a dataset, below the working directory."""
-    folder = Path(dataset.partition("?")[0]).resolve()
+    folder = real_path(Path(dataset.partition("?")[0]))
     is_around = folder in (Path.cwd(), *Path.cwd().parents)
     # Nothing whose name begins with a dot is read as a file of the corpus.
     runs = ".runs" if is_around else "runs"

@@ -7,9 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beir_cocodr.checksums import checked_path, is_kept
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import explained
-from beir_cocodr.io import atomic_writer, parse_json
+from beir_cocodr.io import parse_json
 
 #: The folder of shards in an output.
 SHARDS = "shards"
@@ -62,8 +63,8 @@ class QueryShards:
         return range(start, min(start + self.shard_documents, self.documents))
 
     def missing(self) -> list[int]:
-        """Return the shards that are not finished."""
-        return [shard for shard in range(self.count) if not self._file(shard).is_file()]
+        """Return the shards that are not finished, or were changed since they were written."""
+        return [shard for shard in range(self.count) if not is_kept(self._file(shard))]
 
     def describe(self) -> str:
         """Return how many shards are finished, for a person."""
@@ -87,7 +88,10 @@ class QueryShards:
             counts: Counts of what happened, by kind.
             seconds: Time that it took.
         """
-        with atomic_writer(self._file(shard)) as file:
+        with (
+            checked_path(self._file(shard)) as draft,
+            draft.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+        ):
             head = {"counts": counts, "seconds": seconds}
             file.write(json.dumps(head) + "\n")
             for passage, texts in zip(passages, queries, strict=True):

@@ -15,7 +15,7 @@ from beir_cocodr.data.files.file_folder import TextFiles
 from beir_cocodr.data.irds_source import IrdsSource
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import cache_root, json_sha256, parse_json, text_sha256, write_text
+from beir_cocodr.io import cache_root, json_sha256, parse_json, real_path, text_sha256, write_text
 from beir_cocodr.records import Record
 
 log = logging.getLogger(__name__)
@@ -284,10 +284,10 @@ def origin(collection: Collection) -> Origin:
     if not isinstance(source, FileSource):
         return Origin(_safe(collection.name), None, None)
     corpus = source.corpus.resolve()
-    if corpus.is_relative_to(cache_root().resolve()):
+    if corpus.is_relative_to(real_path(cache_root())):
         # The cache may be deleted at any time, and links into it would break.
         return Origin(_safe(source.name), None, None)
-    return Origin(_safe(Path(source.name).resolve().name), None, corpus)
+    return Origin(_safe(real_path(Path(source.name)).name), None, corpus)
 
 
 def _safe(name: str) -> str:
@@ -319,7 +319,7 @@ def short_size(size: int) -> str:
 
 def remember(output: Path) -> None:
     """Note an output of ``resample`` below the cache root, so that its ids can be registered."""
-    folder = str(output.resolve())
+    folder = str(real_path(output))
     note = cache_root() / "resampled" / f"{text_sha256(folder)[:16]}.json"
     try:
         write_text(note, json.dumps({"folder": folder}) + "\n")

@@ -15,7 +15,7 @@ from beir_cocodr.data.files.file_folder import ABOVE
 from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
 from beir_cocodr.errors import InputError, check_names, first_line
 from beir_cocodr.evaluation.annotation import annotation_candidates
-from beir_cocodr.io import output_folder
+from beir_cocodr.io import output_folder, real_path
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
 from beir_cocodr.records import Json, Record
 from beir_cocodr.retrieval.ranking import Results
@@ -541,8 +541,8 @@ def _check_folder(dataset: str, folder: Path) -> SessionRecord:
         InputError: its files would be read as the dataset's, or it is of another dataset.
     """
     files = Path(dataset.partition("?")[0])
-    corpus = files.resolve()
-    target = folder.resolve()
+    corpus = real_path(files)
+    target = real_path(folder)
     if corpus in (target, *target.parents):
         parts = target.parts[len(corpus.parts) :]
         # Nothing whose name begins with a dot is read as a file of the corpus.

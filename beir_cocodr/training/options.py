@@ -201,6 +201,7 @@ class MiningOptions(NegativeFilters):
         "After training on BM25's negatives, train this many more times, on negatives that the "
         "model itself mines. Default: 0.",
         min=0,
+        max=1_000,
     )
     stages: int = option(
         1,

@@ -47,6 +47,14 @@ def write_results(output: Path) -> None:
         (folder / "report.html").write_text("<p>The verdict</p>")
 
 
+def test_a_link_to_itself_is_named(notes, tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "cannot be the output folder" in refused(*generate(notes, loop))
+    assert "not a folder" in refused("report", loop, notes, "--output", tmp_path / "page.html")
+    assert "contains nothing of" in refused("cache", "--clear", loop)
+
+
 def test_an_output_inside_the_folder_is_not_read_as_documents(notes, caplog):
     before = ids(notes)
     write_results(notes / "runs" / "verdict")

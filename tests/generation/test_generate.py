@@ -216,6 +216,24 @@ def test_killed_and_resumed_it_is_the_same_as_uninterrupted(
     assert len({query["text"] for query in lines(killed)}) > record.counts["passages"]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-9],
+        lambda content: content[:60] + b"\xff" + content[60:],
+        lambda content: b"\n".join(content.split(b"\n")[:-2]) + b"\n",
+        lambda content: b"[]\n" + content,
+    ],
+)
+def test_a_damaged_shard_is_made_again(damage, whole, beir_folder, tmp_path, caplog):
+    generate_queries(beir_folder, "lexical", tmp_path, SMALL, (1, 2))
+    shard = tmp_path / "shards" / "000000.jsonl"
+    shard.write_bytes(damage(shard.read_bytes()))
+    generate_queries(beir_folder, "lexical", tmp_path, SMALL)
+    assert content(tmp_path) == content(whole[0])
+    assert f"{shard} was changed" in caplog.text
+
+
 def test_what_a_killed_run_left_half_written_is_removed(beir_folder, tmp_path):
     generate_queries(beir_folder, "lexical", tmp_path, SMALL)
     left = [folder / ".unfinished-0" for folder in (tmp_path, tmp_path / "qrels")]

@@ -31,6 +31,7 @@ from beir_cocodr.training.options import (
     PretrainOptions,
 )
 from beir_cocodr.training.presets import stage_options
+from beir_cocodr.training.pretraining.objectives import CoTMAEOptions, HeadOptions
 
 KINDS = (
     *(
@@ -116,6 +117,14 @@ def test_an_array_is_no_name_of_a_row():
         FinetuneOptions(weighting=names)
 
 
+def test_layers_are_bounded():
+    """A layer more takes a moment to make."""
+    with pytest.raises(InputError, match=r"n_head_layers .*at most 100"):
+        HeadOptions(n_head_layers=2**31 - 1)
+    with pytest.raises(InputError, match=r"decoder_layers .*at most 100"):
+        CoTMAEOptions(decoder_layers=2**31 - 1)
+
+
 def test_every_seed_is_one_that_all_hosts_take():
     for kind in KINDS:
         if any(field.name == "seed" for field in fields(kind)):
@@ -138,6 +147,10 @@ def test_every_seed_is_one_that_all_hosts_take():
         # As many processes or rows would take all memory.
         ("loader_workers=2147483647", "loader_workers .*at most 1024"),
         ("consecutive=2147483647", "consecutive .*at most 1000"),
+        # As many rounds of work would not end.
+        ("kmeans_restarts=2147483647", "kmeans_restarts .*at most 1000"),
+        ("kmeans_iterations=2147483647", "kmeans_iterations .*at most 10000"),
+        ("episodes=2147483647", "episodes .*at most 1000"),
     ],
 )
 def test_settings_are_checked_as_options_are(assignment, message):

@@ -11,7 +11,7 @@ from pathlib import Path
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.file_folder import TextFiles
-from beir_cocodr.io import cache_root, write_jsonl, write_qrels
+from beir_cocodr.io import cache_root, real_path, write_jsonl, write_qrels
 
 # Defects that our reader corrects and BEIR's loader does not.
 _ONLY_WE_READ = ("title null or absent", "integer ids", "blank lines", "byte order mark")
@@ -30,7 +30,7 @@ def link_corpus(collection: Collection, output: Path) -> None:
     if source is None:
         write_corpus(target, collection.documents)
         return
-    is_cached = source.is_relative_to(cache_root().resolve())
+    is_cached = source.is_relative_to(real_path(cache_root()))
     _link(source, target, None if is_cached else source)
 
 
@@ -76,7 +76,7 @@ def _beir_corpus(collection: Collection) -> Path | None:
     for field in ("_id", "title", "text"):
         if field not in first:
             return None
-    return path.resolve()
+    return real_path(path)
 
 
 #: Query id to document id to grade.

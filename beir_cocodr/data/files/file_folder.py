@@ -38,7 +38,7 @@ from beir_cocodr.errors import (
     first_line,
     listed,
 )
-from beir_cocodr.io import file_state, text_sha256
+from beir_cocodr.io import file_state, real_path, text_sha256
 
 #: Words of a passage, punctuation marks counted: about 220 tokens of English, which fit the 256 of
 #: MiniLM together with a title.
@@ -205,8 +205,8 @@ class TextFiles(FileSource):
         Raises:
             InputError: it would be read as documents, or documents would be taken for an output.
         """
-        output = output.resolve()
-        folder = folder.resolve()
+        output = real_path(output)
+        folder = real_path(folder)
         if not output.is_relative_to(folder):
             return
         parts = output.relative_to(folder).parts

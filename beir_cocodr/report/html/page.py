@@ -9,7 +9,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names
-from beir_cocodr.io import atomic_output, output_folder, text_sha256, write_text
+from beir_cocodr.io import atomic_output, output_folder, real_path, text_sha256, write_text
 from beir_cocodr.report.html.headline import (
     headline_of,
     recommended_use,
@@ -103,7 +103,7 @@ def write_report(
     if queries < 0:
         raise InputError(f"queries is {queries}; show 0 or more")
     results = read_folder(folder)
-    source = text_sha256(str(folder.resolve()))
+    source = text_sha256(str(real_path(folder)))
     path = folder / "report.html"
     if output is not None:
         path = output
@@ -223,7 +223,7 @@ def title_of(results: ResultsFolder) -> str:
     """Return the name of the collection, or of the folder of a training."""
     if results.dataset is not None:
         return collection_name(results.dataset)
-    return results.folder.resolve().name
+    return real_path(results.folder).name
 
 
 def models_of(results: ResultsFolder) -> dict[str, str]:

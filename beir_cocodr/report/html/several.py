@@ -7,7 +7,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.results import ComparisonRecord, Interval, PairedTest
-from beir_cocodr.io import atomic_output, text_sha256, write_text
+from beir_cocodr.io import atomic_output, real_path, text_sha256, write_text
 from beir_cocodr.report.html.gate_section import side_names
 from beir_cocodr.report.html.headline import headline_of, label_free_reference
 from beir_cocodr.report.html.headline_record import Headline
@@ -91,7 +91,7 @@ def write_joint_report(folders: Sequence[Path], output: Path, overwrite: bool) -
         InputError: a folder is named twice or cannot be read, or ``output`` is not a report of
             ours.
     """
-    paths = [folder.resolve() for folder in folders]
+    paths = [real_path(folder) for folder in folders]
     if len(set(paths)) < len(paths):
         raise InputError("an output folder is named twice; name each folder once")
     source = text_sha256(*map(str, paths))

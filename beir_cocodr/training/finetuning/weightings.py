@@ -25,8 +25,8 @@ class ClusterOptions(Options):
 
     clusters: int = option(50, "Divide the queries into this many clusters. Default: 50.", min=1)
     min_cluster_size: int = option(2, min=1)
-    kmeans_iterations: int = option(25, min=1)
-    kmeans_restarts: int = option(1, min=1)
+    kmeans_iterations: int = option(25, min=1, max=10_000)
+    kmeans_restarts: int = option(1, min=1, max=1_000)
     kmeans_points: int = option(16_384, min=1)
     log_clusters: int = option(10, min=1)
 

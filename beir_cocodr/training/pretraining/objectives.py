@@ -16,6 +16,9 @@ from beir_cocodr.provenance import SPANS
 from beir_cocodr.training.finetuning.loss_rows import ScaleOptions
 from beir_cocodr.training.rows import Row
 
+# The most layers of a head or decoder: each takes a moment to make.
+_MOST_LAYERS = 100
+
 
 @dataclass(frozen=True)
 class LanguageModelOptions(Options):
@@ -43,7 +46,7 @@ class HeadOptions(LanguageModelOptions):
         late_mlm: whether the encoder's last layer has a language-model loss, too.
     """
 
-    n_head_layers: int = option(2, min=0)
+    n_head_layers: int = option(2, min=0, max=_MOST_LAYERS)
     skip_from: int | None = option(
         None,
         "Feed the head with the tokens from this layer. Default: the layer at half the depth.",
@@ -134,7 +137,7 @@ class CoTMAEOptions(ContextOptions, LanguageModelOptions):
         "Use this decoder in cotmae: autoregressive (default) or masked.",
         choices=("autoregressive", "masked"),
     )
-    decoder_layers: int | None = option(None, min=1)
+    decoder_layers: int | None = option(None, min=1, max=_MOST_LAYERS)
     decoder_window: int = option(3, min=1)
     decoder_mask_probability: float = option(0.45, min=0, max=1)
 
