@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from torch import Tensor, nn
 
 from beir_cocodr.records import Json
@@ -49,7 +50,7 @@ def list_distillation_loss(
     return divergence + margin_weight * F.mse_loss(margins, wanted_margins)
 
 
-class ListDistillationLoss(nn.Module):
+class ListDistillationLoss(CachedLossMixin, nn.Module):
     """Train an encoder by :func:`list_distillation_loss`.
 
     Args:
@@ -57,6 +58,8 @@ class ListDistillationLoss(nn.Module):
         similarity: Scores of pairs, scaled.
         margin_weight: Weight of the margin term.
         temperature: Divides the teacher's scores.
+        mini_batch_size: Texts that gradient caching embeds at a time. Default: all at once, without
+            caching.
 
     Inputs:
         Columns of texts, (query, document 1, ..., document n), and as labels the teacher's (B, n)
@@ -69,6 +72,7 @@ class ListDistillationLoss(nn.Module):
         similarity: Similarity,
         margin_weight: float = 0.05,
         temperature: float = 1.0,
+        mini_batch_size: int | None = None,
     ) -> None:
         """Keep the options; the loss has no parameters."""
         super().__init__()
@@ -76,15 +80,47 @@ class ListDistillationLoss(nn.Module):
         self.similarity = similarity
         self.margin_weight = margin_weight
         self.temperature = temperature
+        # The host reads all three, where a size of 0 means no caching.
+        self.cached = mini_batch_size is not None
+        self.uses_gradient_cache = self.cached
+        self.mini_batch_size = mini_batch_size or 0
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """Return the loss of a batch of lists."""
-        columns = [self.model(features)["sentence_embedding"] for features in sentence_features]
-        queries, *documents = columns
+        columns = list(sentence_features)
+        if self.cached:
+            return self.forward_cached(columns, labels)
+        embeddings = [[self.model(column)["sentence_embedding"]] for column in columns]
+        return self.calculate_loss(embeddings, labels)
+
+    def calculate_loss(
+        self,
+        reps: list[list[Tensor]],
+        labels: Tensor | None = None,
+        *,
+        with_backward: bool = False,
+    ) -> Tensor:
+        """Return the loss of embeddings, in mini-batches for each column; the host calls it.
+
+        Args:
+            reps: For each column, (b, d) embeddings.
+            labels: (B, n) teacher's scores.
+            with_backward: Run the backward pass, and return a detached loss.
+        """
+        assert labels is not None
+        queries, *documents = [torch.cat(column) for column in reps]
         scores = [self.similarity(queries, document) for document in documents]
         student = torch.stack(scores, dim=1)
-        return list_distillation_loss(student, labels, self.margin_weight, self.temperature)
+        loss = list_distillation_loss(student, labels, self.margin_weight, self.temperature)
+        if with_backward:
+            torch.autograd.backward(loss)
+            loss = loss.detach()
+        return loss
 
     def get_config_dict(self) -> Json:
         """Return the options for model cards."""
-        return {"margin_weight": self.margin_weight, "temperature": self.temperature}
+        return {
+            "margin_weight": self.margin_weight,
+            "temperature": self.temperature,
+            "mini_batch_size": self.mini_batch_size or None,
+        }

@@ -534,6 +534,18 @@ class DistillOptions(HeldOut, TrainingOptions):
         """Return n, the documents in a query's list."""
         return self.positives + self.m_bm25 + self.m_hard + self.m_easy
 
+    def cached_mini_batch(self) -> int | None:
+        """Return the texts that gradient caching embeds at a time; None if a batch fits."""
+        from beir_cocodr.distributed import world_size
+
+        cached = super().cached_mini_batch()
+        if cached is not None or not self.row("loss").caches_columns:
+            return cached
+        lists = self.batch_size // world_size()
+        if lists * (1 + self.list_size) <= self.mini_batch_size:
+            return None
+        return lists
+
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many queries reads."""
         steps = self.steps_for(examples)

@@ -54,3 +54,34 @@ def test_without_margins_the_module_is_the_hosts(tiny_cosine):
     with torch.no_grad():
         expected = float(host(columns, labels))
         assert float(ours(columns, labels)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_gradient_caching_changes_no_gradient(size, tiny_cosine):
+    def similarity(queries, documents):
+        return 20 * pairwise_cos_sim(queries, documents)
+
+    texts = [
+        ["wing", "library", "lift"],
+        ["a wing", "a shelf", "drag"],
+        ["flow", "reader", "noise"],
+    ]
+    labels = torch.tensor([[2.0, -1.0], [0.5, 3.0], [0.0, 1.0]])
+    gradients = []
+    for mini_batch_size in (None, size):
+        model = load_encoder(str(tiny_cosine)).eval()
+        loss = ListDistillationLoss(model, similarity, mini_batch_size=mini_batch_size)
+        value = loss([model.tokenize(column) for column in texts], labels)
+        value.backward()
+        gradients.append(
+            {
+                name: weight.grad.clone()
+                for name, weight in model.named_parameters()
+                if weight.grad is not None
+            }
+        )
+    whole, cached = gradients
+    assert whole.keys() == cached.keys()
+    assert any(gradient.abs().max() > 1e-3 for gradient in whole.values())
+    for name, gradient in whole.items():
+        torch.testing.assert_close(cached[name], gradient, rtol=1e-4, atol=1e-6)

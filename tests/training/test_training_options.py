@@ -272,3 +272,20 @@ def test_a_preset_leaves_out_what_another_weighting_does_not_have():
         stage_options(FinetuneOptions, "finetune", "cocodr-base", weighting="erm").weighting_options
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("loss", "batch_size", "expected"),
+    [
+        ("kl_margin", 8, 8),  # 8 queries with 12 documents each are more than 32 texts
+        ("kl_margin", 2, None),
+        ("kl_margin", 64, 32),
+        ("margin_mse", 8, None),
+        ("lambdarank", 8, None),
+        ("lambdarank", 64, 32),
+    ],
+)
+def test_lists_are_cached_where_their_texts_do_not_fit(loss, batch_size, expected):
+    options = DistillOptions(loss=loss, batch_size=batch_size, mini_batch_size=32)
+    assert options.list_size == 12
+    assert options.cached_mini_batch() == expected

@@ -159,7 +159,11 @@ def kl_margin(model: COCODR, options: DistillOptions) -> nn.Module:
     own_options = options.loss_options
     assert isinstance(own_options, KLMarginOptions)
     return ListDistillationLoss(
-        model, _similarity(model), own_options.margin_weight, own_options.temperature
+        model,
+        _similarity(model),
+        own_options.margin_weight,
+        own_options.temperature,
+        mini_batch_size=options.cached_mini_batch(),
     )
 
 

@@ -71,9 +71,12 @@ class DistillationLoss(Row):
 
     Attributes:
         equal_lists: whether all lists must have the same length.
+        caches_columns: whether all texts of the lists count for gradient caching, which then embeds
+            one column at a time, or less.
     """
 
     equal_lists: bool = False
+    caches_columns: bool = False
 
 
 _PAIRS = {"query": "query", "positive": "document", "negative_n": "document"}
@@ -120,6 +123,7 @@ DISTILLATION_LOSSES: dict[str, DistillationLoss] = {
         options=KLMarginOptions,
         columns=_LISTS,
         equal_lists=True,
+        caches_columns=True,
         citations=("hofstatter2020marginmse",),
     ),
     "margin_mse": DistillationLoss(
