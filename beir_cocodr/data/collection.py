@@ -31,7 +31,7 @@ from beir_cocodr.data.defects import (
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.files.folder_facts import FolderFacts
-from beir_cocodr.data.files.own_folders import is_model
+from beir_cocodr.data.files.own_folders import is_model, is_result
 from beir_cocodr.data.files.readers import CORPUS_SUFFIXES, Document
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
@@ -133,6 +133,11 @@ def _folder_source(
     if not is_beir and is_model(path):
         raise InputError(
             f"{name} is a model, not a dataset; name the folder of the documents to be read"
+        )
+    if not is_beir and is_result(path):
+        raise InputError(
+            f"{name} is the output of a command, not a dataset; name the folder of the documents "
+            "to be read"
         )
     if not is_beir and HubDataset.saved_in(path):
         return HubDataset(name, path, reading=reading or Reading())

@@ -87,11 +87,21 @@ def test_a_model_and_a_store_inside_the_folder_are_not_read(notes, tiny_cosine):
     assert ids(notes) == before
 
 
-def test_a_model_is_no_dataset(tiny_cosine, capsys):
+@pytest.mark.parametrize("model", ["tiny_cosine", "tiny_bert"])
+def test_a_model_is_no_dataset(model, request, capsys):
+    folder = request.getfixturevalue(model)
     with pytest.raises(SystemExit) as end:
-        main(["validate", "--dataset", str(tiny_cosine)])
+        main(["validate", "--dataset", str(folder)])
     assert end.value.code == 2
-    assert f"{tiny_cosine} is a model, not a dataset" in capsys.readouterr().err
+    assert f"{folder} is a model, not a dataset" in capsys.readouterr().err
+
+
+def test_the_output_of_a_command_is_no_dataset(tmp_path, capsys):
+    write_results(tmp_path / "verdict")
+    with pytest.raises(SystemExit) as end:
+        main(["validate", "--dataset", str(tmp_path / "verdict")])
+    assert end.value.code == 2
+    assert "verdict is the output of a command, not a dataset" in capsys.readouterr().err
 
 
 def test_records_of_other_programs_hide_nothing(notes):

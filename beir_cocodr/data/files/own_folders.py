@@ -27,7 +27,11 @@ _RECORDS: dict[str, tuple[str, ...]] = {
     "training.json": ("stage", "seen"),
 }
 
+# Those beside which documents of a user's do not lie.
+_RESULTS = ("adapt.json", "regimes.json", "run.json", "store.json", "training.json")
+
 _MODULES = "modules.json"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _HOSTS = ("sentence_transformers.", "beir_cocodr.", "pylate.")
 
 
@@ -52,10 +56,19 @@ def is_output(folder: Path, names: Collection[str]) -> bool:
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether a folder is a model of sentence-transformers."""
+    """Return whether a folder is a model of sentence-transformers or transformers."""
     with suppress(OSError, ValueError):
         return _is_model(parse_json((folder / _MODULES).read_text(encoding="utf-8")))
+    with suppress(OSError, ValueError):
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        has_weights = any((folder / name).is_file() for name in _WEIGHTS)
+        return has_weights and isinstance(config, dict) and "model_type" in config
     return False
+
+
+def is_result(folder: Path) -> bool:
+    """Return whether a folder holds what a command made, and no documents of a user's."""
+    return is_output(folder, [name for name in _RESULTS if (folder / name).is_file()])
 
 
 def _has_keys(content: object, name: str) -> bool:
