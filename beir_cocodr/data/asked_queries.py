@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from beir_cocodr.data.defects import raise_errors
+from beir_cocodr.data.files.readers import json_records
 from beir_cocodr.data.judgement_log import append_held, check_encodable, normalised, typed_id
-from beir_cocodr.errors import InputError, explained
-from beir_cocodr.io import parse_json
+from beir_cocodr.errors import InputError, check_characters
 from beir_cocodr.records import Record
 
 #: The file of asked queries in the folder of a session.
@@ -70,11 +71,12 @@ def load_asked(path: Path) -> dict[str, str]:
             "were kept (--keep-queries)"
         )
     queries = {}
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            problem = f"{file}:{number} is not a query"
-            with explained(problem, "correct or delete the line", ValueError, KeyError, TypeError):
-                text = normalised(str(parse_json(line)["query"]))
-            if text:
-                queries[typed_id(text)] = text
+    for line, record in json_records(file, raise_errors):
+        text = record.get("query") if record else None
+        if not isinstance(text, str):
+            raise InputError(f"{file}:{line} is not a query; correct or delete the line")
+        check_characters(f"{file}:{line}: the query", text)
+        text = normalised(text)
+        if text:
+            queries[typed_id(text)] = text
     return queries

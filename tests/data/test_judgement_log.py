@@ -265,6 +265,24 @@ def test_a_folder_that_was_taken_away_is_named(tmp_path, kind):
         asked.add("wing in a flow")
 
 
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        (b"\xff\xfe", "asked.jsonl"),
+        (b"text", "asked.jsonl:2"),
+        (b"[]", "asked.jsonl:2"),
+        (b'{"text": "wing"}', "asked.jsonl:2 is not a query"),
+        (b'{"query": null}', "asked.jsonl:2 is not a query"),
+        (b'{"query": 7}', "asked.jsonl:2 is not a query"),
+        (b'{"query": "\\ud800"}', "asked.jsonl:2: the query contains an unpaired surrogate"),
+    ],
+)
+def test_damaged_asked_queries_are_named(damaged, message, tmp_path):
+    (tmp_path / ASKED_FILE).write_bytes(b'{"query": "wing"}\n' + damaged + b"\n")
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        load_asked(tmp_path)
+
+
 def test_a_full_disk_leaves_the_asked_queries_as_they_were(tmp_path):
     asked = AskedQueries(tmp_path)
     asked.add("wing in a flow")
