@@ -233,7 +233,7 @@ def test_bad_settings_are_refused(changes, message):
 
 
 def test_a_length_that_the_encoder_cannot_read_is_refused(beir_folder, tiny_mlm):
-    with pytest.raises(InputError, match=r"max_length 500 .*160"):
+    with pytest.raises(InputError, match=r"max_length is 500, .*160"):
         dataset(str(beir_folder), tiny_mlm, settings("coco", max_length=500))
 
 

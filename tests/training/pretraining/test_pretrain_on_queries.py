@@ -344,7 +344,7 @@ def test_bad_input_is_one_clear_line(context, beir_folder, tiny_mlm, tmp_path):
         train([str(beir_folder)])
     with pytest.raises(InputError, match="another corpus"):
         train([context], dataset=beir_folder)
-    with pytest.raises(InputError, match=r"max_length 500 .*160"):
+    with pytest.raises(InputError, match=r"max_length is 500, .*160"):
         train([context], max_length=500)
     lone = write_context(tmp_path / "lone")
     (lone / "queries.jsonl").unlink()
