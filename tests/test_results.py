@@ -578,10 +578,16 @@ def test_the_figures_of_the_input_are_in_a_results_file():
     text = section("input")
     for name in ("documents", "passages"):
         slowest = max(one["cpu_ms_per_pair"] for one in results["texts"][name]["workers"].values())
-        assert f"{slowest:.1f} processor milliseconds" in text
+        assert f"{slowest:.1f} " in text
         assert f"{results['texts'][name]['cores_per_gpu']:.1f} cores" in text
+        made = results["texts"][name]["pairs_per_second_and_core"]
+        assert made["kept"] == round(1000 / slowest)
+        assert f"{made['kept']} " in text
+        assert f"{made['tokenised_again']} " in text
+        assert 64 * made["kept"] > 8 * results["gpu"]["pairs_per_second"]
     assert f"{results['gpu']['pairs_per_second']:,} pairs a second" in text
-    assert not results["gpu"]["measured"]
+    assert results["gpu"]["measured"]
+    assert f"One {results['gpu']['device'].split()[-1]} trains" in text
 
 
 def test_the_figures_of_many_clients_are_in_a_results_file():
