@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.page import Marks, markdown_table
+from beir_small_tables import ALONE, BASE, BM25, FUSED, markdown
 from harness.script import SEEDS, add_work, option_parser, origin, read_json, write_results
 from harness.study import spread
 
@@ -59,8 +59,6 @@ from beir_cocodr.training.pretraining.pretrain import pretrain
 TASKS = ("nfcorpus", "scifact")
 MODEL = "minilm"
 MEASURE = "nDCG@10"
-ALONE = "alone"
-FUSED = "fused"
 #: MiniLM reads 256 tokens of a document when it is judged, and fewer when it is trained.
 JUDGED = EncoderOptions(query_length=64, document_length=256)
 TRAINED = EncoderOptions(query_length=64, document_length=128)
@@ -79,8 +77,6 @@ PUBLISHED = {
     "COCO-DR Base": (0.709, 0.355),
     "COCO-DR Large": (0.722, 0.354),
 }
-
-MARKS = Marks("<!-- beir_small -->", "<!-- end of beir_small -->")
 
 
 @dataclass(frozen=True)
@@ -123,9 +119,6 @@ RESAMPLING = "resampling"
 #: What is compared in interpolation and extrapolation, and the training queries of a set.
 ARCHITECTURES = ["bm25", "dense", "dense-hard"]
 SIZE = 800
-BASE = "MiniLM"
-BM25 = "BM25"
-FREE = (BM25, BASE)
 
 #: A question to the pairs of rows that answer it.
 FAMILIES = {
@@ -148,7 +141,7 @@ class Cell:
     """One model on one task.
 
     Attributes:
-        row: The name of the arm, or one of :data:`FREE`.
+        row: The name of the arm, or one of :data:`~beir_small_tables.FREE`.
         seed: The seed; None for what is not trained.
         steps: Steps of each stage of training.
         train_seconds: Seconds of training, all stages together.
@@ -487,50 +480,6 @@ def _spread(values: list[float]) -> dict[str, Any]:
     return {"mean": values[0], "seeds": values}
 
 
-def markdown(results: Mapping[str, Any]) -> str:
-    """Return the table of the page: row by task, alone and fused, beside the published figures."""
-    tasks = [task for task in reversed(TASKS) if task in results["tasks"]]
-    header = ["", "seeds"]
-    for task in tasks:
-        header += [f"{task}, alone", f"{task}, fused"]
-    rows = []
-    for row in (*FREE, *(arm.name for arm in ARMS)):
-        summaries = {task: results["tasks"][task]["rows"].get(row) for task in tasks}
-        if not any(summaries.values()):
-            continue
-        seeds = max(len(one["seeds"]) for one in summaries.values() if one)
-        cells = [row, str(seeds or "")]
-        for task, summary in summaries.items():
-            tests = results["tasks"][task]["tests"]
-            cells += [_figure(summary, tests[use], row, use) for use in (ALONE, FUSED)]
-        rows.append(cells)
-    for name, figures in results["published"].items():
-        row = [f"{name}, published", ""]
-        for task in tasks:
-            row += [f"{figures[task]:.3f}", ""]
-        rows.append(row)
-    return markdown_table(header, rows)
-
-
-def _figure(
-    summary: Mapping[str, Any] | None,
-    tests: list[dict[str, Any]],
-    row: str,
-    use: str,
-) -> str:
-    """Return a mean with its spread, and a star where it differs from MiniLM's."""
-    if summary is None or use not in summary:
-        return ""
-    figure = summary[use]
-    text = f"{figure['mean']:.3f}"
-    if "sd" in figure:
-        text += f" ± {figure['sd']:.3f}"
-    for test in tests:
-        if (test["a"], test["b"]) == (BASE, row) and test["t_p_holm"] < 0.05:
-            return f"{text} *"
-    return text
-
-
 FREE_ROW = "free"
 
 
@@ -694,7 +643,7 @@ def main() -> None:
         Jobs(options, results).run()
     else:
         train_missing(options, results, missing)
-    print(markdown(results.content()))
+    print(markdown(results.content(), [arm.name for arm in ARMS]))
 
 
 def train_missing(

@@ -59,7 +59,7 @@ class TextFormat:
         A part that is absent leaves no separator.
 
         Raises:
-            InputError: The title or the text is no text.
+            InputError: The title or the text is not a string.
         """
         try:
             title = (document.get("title") or "").strip()
@@ -79,12 +79,12 @@ class TextFormat:
 
 
 def _describe_wrong_part(document: Mapping[str, object]) -> str:
-    """Say which part of a document is no text."""
+    """Say which part of a document is not a string."""
     for name in ("title", "text"):
         value = document.get(name)
         if value and not isinstance(value, str):
             return f"the {name} of a document of the corpus is {kind_of(value)}; give a text"
-    return "a document of the corpus has a title or text that is no text; give texts"
+    return "the title or the text of a document of the corpus is not a string; give a text"
 
 
 # Characters of a text that are tokenised for each token that is read, and at least of any text.

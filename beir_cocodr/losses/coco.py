@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from sentence_transformers import util
-from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.sentence_transformer import losses
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from beir_cocodr.data.text import IGNORED
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import Keywords
+from beir_cocodr.losses.gradient_cache import OptionalGradientCache
 from beir_cocodr.models.mrl_head import COSINE_SCALE
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
@@ -80,7 +80,7 @@ def coco_contrastive_loss(
         return F.cross_entropy(scores.masked_fill(itself, -torch.inf), positions ^ 1)
 
 
-class COCOLoss(CachedLossMixin, nn.Module):
+class COCOLoss(OptionalGradientCache, nn.Module):
     """COCO: contrast of two spans of each document, plus the losses of a language-model head.
 
     Use it to adapt an encoder to a corpus without labels: cut two spans out of each document, and
@@ -165,11 +165,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
         self.contrastive_weight = contrastive_weight
         self.normalize = model.similarity_fn_name == "cosine"
         self.scale = default_scale(model) if scale is None else scale
-        # The host's MatryoshkaLoss reads uses_gradient_cache, to wrap a loss that caches in another
-        # way than one that does not.
-        self.cached = mini_batch_size is not None
-        self.uses_gradient_cache = self.cached
-        self.mini_batch_size = mini_batch_size or 0
+        self.set_mini_batch(mini_batch_size)
         # Read here, as the model may later be wrapped for several processes. Models in tests that
         # have no training head need no width.
         has_width = hasattr(model, "get_embedding_dimension")
@@ -189,11 +185,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
         if len(columns) < least:
             raise ValueError(f"COCO takes at least {least} columns of texts, got {len(columns)}")
         self._count_masked(columns)
-        if self.cached:
-            return self.forward_cached(columns, labels)
-        return self.calculate_loss(
-            [[self.model(column)["sentence_embedding"]] for column in columns]
-        )
+        return self.loss_of(columns, labels)
 
     def calculate_loss(
         self,
@@ -219,10 +211,7 @@ class COCOLoss(CachedLossMixin, nn.Module):
                 embeddings.append(column[:, :-1] if labelled else column)
             parts.append(self.contrastive_weight * self._contrastive_loss(*embeddings))
         loss = torch.stack(parts).sum()
-        if with_backward:
-            torch.autograd.backward(loss)
-            loss = loss.detach()
-        return loss
+        return self.finished(loss, with_backward)
 
     def _language_model_loss(self, columns: list[Tensor]) -> Tensor:
         """Return the weighted mean over the masked tokens of the whole batch."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
 from beir_cocodr.distributed import rank, sum_over_ranks, world_size
 from beir_cocodr.errors import InputError, Limits
 from beir_cocodr.losses.coco import default_scale
+from beir_cocodr.losses.gradient_cache import OptionalGradientCache
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.papers import bibtex
 from beir_cocodr.records import Json
@@ -109,7 +109,7 @@ def _ranks(scores: Tensor, present: Tensor) -> Tensor:
     return torch.empty_like(scores).scatter_(1, order, ranks.expand_as(scores))
 
 
-class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
+class LambdaRankDistillationLoss(OptionalGradientCache, nn.Module):
     """LambdaRank distillation: the order of a teacher's scores, learned by the model's similarity.
 
     Use it to train a retriever on the scores of a cross-encoder or another strong ranker, or on
@@ -186,11 +186,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         self.scale = scale
         self.in_batch = in_batch
         self.reduction = reduction
-        # The host reads all three, where a size of 0 means no caching, and it may patch a loss only
-        # if that caches.
-        self.cached = mini_batch_size is not None
-        self.uses_gradient_cache = self.cached
-        self.mini_batch_size = mini_batch_size or 0
+        self.set_mini_batch(mini_batch_size)
         # Set by each forward, for the two passes of gradient caching.
         self._texts = torch.empty(0, dtype=torch.long)
 
@@ -204,10 +200,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
         _check_columns(columns, self.in_batch)
         _check_labels(labels, len(columns) - 1)
         self._texts = _text_hashes(columns[1:])
-        if self.cached:
-            return self.forward_cached(columns, labels)
-        embeddings = [[self.model(column)["sentence_embedding"]] for column in columns]
-        return self.calculate_loss(embeddings, labels)
+        return self.loss_of(columns, labels)
 
     def calculate_loss(
         self,
@@ -234,10 +227,7 @@ class LambdaRankDistillationLoss(CachedLossMixin, nn.Module):
             self.reduction,
             over_ranks=True,
         )
-        if with_backward:
-            torch.autograd.backward(loss)
-            loss = loss.detach()
-        return loss
+        return self.finished(loss, with_backward)
 
     def _scores(
         self,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from torch import Tensor, nn
 
+from beir_cocodr.losses.gradient_cache import OptionalGradientCache
 from beir_cocodr.records import Json
 
 #: Scores of (B, d) queries and (B, d) documents, (B,).
@@ -50,7 +50,7 @@ def list_distillation_loss(
     return divergence + margin_weight * F.mse_loss(margins, wanted_margins)
 
 
-class ListDistillationLoss(CachedLossMixin, nn.Module):
+class ListDistillationLoss(OptionalGradientCache, nn.Module):
     """Train an encoder by :func:`list_distillation_loss`.
 
     Args:
@@ -80,18 +80,12 @@ class ListDistillationLoss(CachedLossMixin, nn.Module):
         self.similarity = similarity
         self.margin_weight = margin_weight
         self.temperature = temperature
-        # The host reads all three, where a size of 0 means no caching.
-        self.cached = mini_batch_size is not None
-        self.uses_gradient_cache = self.cached
-        self.mini_batch_size = mini_batch_size or 0
+        self.set_mini_batch(mini_batch_size)
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """Return the loss of a batch of lists."""
         columns = list(sentence_features)
-        if self.cached:
-            return self.forward_cached(columns, labels)
-        embeddings = [[self.model(column)["sentence_embedding"]] for column in columns]
-        return self.calculate_loss(embeddings, labels)
+        return self.loss_of(columns, labels)
 
     def calculate_loss(
         self,
@@ -112,10 +106,7 @@ class ListDistillationLoss(CachedLossMixin, nn.Module):
         scores = [self.similarity(queries, document) for document in documents]
         student = torch.stack(scores, dim=1)
         loss = list_distillation_loss(student, labels, self.margin_weight, self.temperature)
-        if with_backward:
-            torch.autograd.backward(loss)
-            loss = loss.detach()
-        return loss
+        return self.finished(loss, with_backward)
 
     def get_config_dict(self) -> Json:
         """Return the options for model cards."""

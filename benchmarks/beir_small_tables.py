@@ -1,0 +1,66 @@
+"""The table of ``beir_small.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.page import markdown_table
+
+#: How a model is used: its vectors alone, or fused with BM25.
+ALONE = "alone"
+FUSED = "fused"
+
+#: Rows of what needs no training.
+BASE = "MiniLM"
+BM25 = "BM25"
+FREE = (BM25, BASE)
+
+
+def markdown(results: Mapping[str, Any], trained: Sequence[str]) -> str:
+    """Return the table of the page: row by task, alone and fused, beside the published figures.
+
+    Args:
+        results: The content of the results file.
+        trained: The names of the rows that are trained, in order.
+    """
+    tasks = sorted(results["tasks"], reverse=True)
+    header = ["", "seeds"]
+    for task in tasks:
+        header += [f"{task}, alone", f"{task}, fused"]
+    rows = []
+    for row in (*FREE, *trained):
+        summaries = {task: results["tasks"][task]["rows"].get(row) for task in tasks}
+        if not any(summaries.values()):
+            continue
+        seeds = max(len(one["seeds"]) for one in summaries.values() if one)
+        cells = [row, str(seeds or "")]
+        for task, summary in summaries.items():
+            tests = results["tasks"][task]["tests"]
+            cells += [_figure(summary, tests[use], row, use) for use in (ALONE, FUSED)]
+        rows.append(cells)
+    for name, figures in results["published"].items():
+        row = [f"{name}, published", ""]
+        for task in tasks:
+            row += [f"{figures[task]:.3f}", ""]
+        rows.append(row)
+    return markdown_table(header, rows)
+
+
+def _figure(
+    summary: Mapping[str, Any] | None,
+    tests: list[dict[str, Any]],
+    row: str,
+    use: str,
+) -> str:
+    """Return a mean with its spread, and a star where it differs from MiniLM's."""
+    if summary is None or use not in summary:
+        return ""
+    figure = summary[use]
+    text = f"{figure['mean']:.3f}"
+    if "sd" in figure:
+        text += f" ± {figure['sd']:.3f}"
+    for test in tests:
+        if (test["a"], test["b"]) == (BASE, row) and test["t_p_holm"] < 0.05:
+            return f"{text} *"
+    return text
