@@ -18,7 +18,8 @@ from beir_cocodr.models.option_fields import described, type_hints
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.training.shared_options import setting_fields
 
-Command = Callable[..., None]
+#: A command; it returns None, or an ending that is printed in place of its usual one.
+Command = Callable[..., object]
 
 #: The fields that every command has flags for which searches with any model.
 SEARCHING = (
@@ -191,10 +192,9 @@ def _extended(
         parameters += [flag.replace(kind=Parameter.KEYWORD_ONLY) for flag in replacing]
 
     @wraps(command)
-    def extended(**values: object) -> None:
+    def extended(**values: object) -> object:
         built = build(**{name: values.pop(flag.name) for name, flag in flags.items()})
-        if built is not None:
-            command(**values, **{into: built})
+        return None if built is None else command(**values, **{into: built})
 
     return with_parameters(extended, parameters)
 

@@ -126,21 +126,32 @@ ENDINGS = {
 }
 
 
+#: The ending of a generation that waits for the shards of other processes.
+UNFINISHED_GENERATION = Ending(
+    "This part of the queries for {dataset} is complete, and others are missing",
+    ("generate-queries --help",),
+)
+
 _NEXT = "Next: beir-cocodr "
 
 # Models that a search is compared with.
 _COMPARED = ("bm25", "minilm", "hybrid:minilm")
 
 
-def ending(command: str, settings: Mapping[str, object]) -> list[str]:
+def ending(
+    command: str,
+    settings: Mapping[str, object],
+    row: Ending | None = None,
+) -> list[str]:
     """Return the last lines of a command: its ending with the files, and what to run next.
 
     Args:
         command: the command's words, such as "study qpp".
         settings: its parameters by name; those that are None or empty count as not given.
+        row: the ending. Default: that of the command in :data:`ENDINGS`.
     """
     words = _shell_words(settings)
-    row = ENDINGS[command]
+    row = row or ENDINGS[command]
     files = _filled(" Files: {output}", words) or ""
     lines = [f"{_filled(row.done, words) or row.done}.{files}"]
     for text in row.following:
@@ -201,7 +212,7 @@ class Command(TyperCommand):
                 formatter.write(f"  beir-cocodr {example}\n")
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command and print its ending on stderr."""
+        """Run the command and print its ending on stderr: the one that it returns, or its usual."""
         result = super().invoke(ctx)
         # Among several processes, as torchrun starts them, the first one speaks.
         is_first = os.environ.get("RANK", "0") == "0"
@@ -209,7 +220,7 @@ class Command(TyperCommand):
             if sys.stdout is not None:
                 sys.stdout.flush()
             command = ctx.command_path.partition(" ")[2]
-            lines = ending(command, ctx.params)
+            lines = ending(command, ctx.params, result)
             if lines[-1].startswith(_NEXT):
                 lines[-1] += carried_options(ctx, lines[-1].removeprefix(_NEXT))
             print(*lines, sep="\n", file=sys.stderr)

@@ -68,7 +68,7 @@ def reads_files(command: Command) -> Command:
         added.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
 
     @wraps(command)
-    def extended(**values: Any) -> None:
+    def extended(**values: Any) -> object:
         values.pop("verbose")  # its callback has already done the work
         if has_dataset:
             columns = values.pop("text_column") or []
@@ -78,7 +78,7 @@ def reads_files(command: Command) -> Command:
                 language = _use_language(language, values)
             _read_with(columns, language, values.pop("strict"), values)
         _check_output(values)
-        command(**values)
+        return command(**values)
 
     parameters = [*original.parameters.values(), *added]
     return with_parameters(extended, sorted(parameters, key=lambda parameter: parameter.kind))

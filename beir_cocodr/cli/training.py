@@ -8,6 +8,7 @@ from typer import Option
 
 from beir_cocodr.cli import parameters
 from beir_cocodr.cli.flags import ENCODING, Preset, ShowConfig, gives, plain, takes, trains
+from beir_cocodr.cli.guide import UNFINISHED_GENERATION, Ending
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_kinds import QUERY_KINDS
@@ -400,18 +401,20 @@ def generate_queries(
         Option(help="With i/n, write every n-th shard, starting with the i-th; i counts from 1."),
     ] = "1/1",
     encoder: EncoderOptions,
-) -> None:
+) -> Ending | None:
     """Generate queries for the passages of a corpus.
 
     The output is a BEIR folder to train on. To resume a killed run, run the same command again.
     Under torchrun, each process generates its part on its own GPU.
     """
     from beir_cocodr.distributed import rank
+    from beir_cocodr.generation.generate import UnfinishedGeneration
     from beir_cocodr.generation.generate import generate_queries as run
 
     record = run(dataset, generator, output, settings, _part(shard), encoder.device, progress=True)
     if rank() == 0:
         print_json(record.to_json())
+    return UNFINISHED_GENERATION if isinstance(record, UnfinishedGeneration) else None
 
 
 def _part(shard: str) -> tuple[int, int]:

@@ -350,6 +350,8 @@ def _write_shards(
     for shard in own_shards:
         if _is_finished(output):  # other processes had the same part
             return
+        if shards.is_finished(shard):
+            continue
         if not is_prepared:
             if options.max_passages is not None:
                 reader.draw(options.max_passages, options.seed, shards.folder)

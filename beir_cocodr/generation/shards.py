@@ -1,16 +1,24 @@
-"""The shards of generated queries: one file for each, which appears when the shard is finished."""
+"""The shards of generated queries: one file for each, which appears when the shard is finished.
+
+A file ends with the checksum of its other lines. Several processes may write the same shard at
+once, and their files differ, in the seconds that they took: a checksum in a file of its own could
+belong to the file of another process.
+"""
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beir_cocodr.checksums import checked_path, is_kept
+import xxhash
+
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.errors import explained
-from beir_cocodr.io import parse_json
+from beir_cocodr.io import atomic_path, parse_json
+
+log = logging.getLogger(__name__)
 
 #: The folder of shards in an output.
 SHARDS = "shards"
@@ -56,6 +64,7 @@ class QueryShards:
         self.documents = documents
         self.shard_documents = shard_documents
         self.count = -(-documents // shard_documents)
+        self._finished: set[int] = set()
 
     def rows(self, shard: int) -> range:
         """Return the corpus rows of a shard."""
@@ -64,7 +73,23 @@ class QueryShards:
 
     def missing(self) -> list[int]:
         """Return the shards that are not finished, or were changed since they were written."""
-        return [shard for shard in range(self.count) if not is_kept(self._file(shard))]
+        return [shard for shard in range(self.count) if not self.is_finished(shard)]
+
+    def is_finished(self, shard: int) -> bool:
+        """Return true if a shard is on disk as it was written; a warning names a changed one.
+
+        A file is read until it is found to be sound, and then not again.
+        """
+        if shard not in self._finished:
+            file = self._file(shard)
+            if not file.is_file():
+                return False
+            fault = _fault(file)
+            if fault:
+                log.warning("%s %s; it is made again", file, fault)
+                return False
+            self._finished.add(shard)
+        return True
 
     def describe(self) -> str:
         """Return how many shards are finished, for a person."""
@@ -88,26 +113,24 @@ class QueryShards:
             counts: Counts of what happened, by kind.
             seconds: Time that it took.
         """
-        with (
-            checked_path(self._file(shard)) as draft,
-            draft.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
-        ):
-            head = {"counts": counts, "seconds": seconds}
-            file.write(json.dumps(head) + "\n")
-            for passage, texts in zip(passages, queries, strict=True):
-                record = PassageQueries(
-                    row=passage.row,
-                    number=passage.number,
-                    start=passage.start,
-                    end=passage.end,
-                    queries=texts,
-                )
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        lines = [_encode({"counts": counts, "seconds": seconds})]
+        for passage, texts in zip(passages, queries, strict=True):
+            record = PassageQueries(
+                row=passage.row,
+                number=passage.number,
+                start=passage.start,
+                end=passage.end,
+                queries=texts,
+            )
+            lines.append(_encode(record))
+        content = b"".join(lines)
+        with atomic_path(self._file(shard)) as draft:
+            draft.write_bytes(content + _checksum_line(content))
 
     def passages(self) -> Iterator[PassageQueries]:
         """Yield the passages of all shards with their queries, in corpus order."""
         for shard in range(self.count):
-            for line in islice(self._lines(shard), 1, None):
+            for line in self._lines(shard)[1:-1]:
                 yield PassageQueries(*line)
 
     def texts(self) -> Iterator[tuple[int, str]]:
@@ -121,19 +144,42 @@ class QueryShards:
         counts: Counter[str] = Counter()
         seconds = 0.0
         for shard in range(self.count):
-            head = next(self._lines(shard))
+            head = self._lines(shard)[0]
             counts.update(head["counts"])
             seconds += head["seconds"]
         return counts, seconds
 
-    def _lines(self, shard: int) -> Iterator[Any]:
+    def _lines(self, shard: int) -> list[Any]:
         path = self._file(shard)
+        records = []
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 problem = f"{path}:{number} is damaged"
                 with explained(problem, "delete the file and run again", ValueError):
-                    record = parse_json(line)
-                yield record
+                    records.append(parse_json(line))
+        return records
 
     def _file(self, shard: int) -> Path:
         return self.folder / f"{shard:06d}.jsonl"
+
+
+def _fault(file: Path) -> str | None:
+    """Describe what is wrong with the file of a shard; return None where nothing is."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    end = content.rfind(b"\n", 0, -1) + 1
+    if content[end:] != _checksum_line(content[:end]):
+        return "was changed since it was written"
+    return None
+
+
+def _encode(line: object) -> bytes:
+    # Characters that UTF-8 does not have are written as the escapes of JSON.
+    text = json.dumps(line, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _checksum_line(content: bytes) -> bytes:
+    return _encode({"xxh3": xxhash.xxh3_64_hexdigest(content)})

@@ -63,10 +63,14 @@ def test_the_record_is_printed_and_every_option_reaches_it(capsys, beir_folder, 
 
 def test_parts(capsys, beir_folder, tmp_path):
     data = ["--dataset", str(beir_folder), "--output", str(tmp_path), "--shard-documents", "10"]
-    status, out, _ = run(capsys, *data, "--shard", "2/2")
+    status, out, err = run(capsys, *data, "--shard", "2/2")
     assert (status, json.loads(out)) == (0, {"shards": 5, "missing": 3})
-    status, out, _ = run(capsys, *data, "--shard", "1/2")
+    assert "others are missing" in err
+    assert "finetune" not in err
+    status, out, err = run(capsys, *data, "--shard", "1/2")
     assert json.loads(out)["counts"]["documents"] == 48
+    assert "others are missing" not in err
+    assert "finetune" in err
 
 
 @pytest.mark.parametrize(

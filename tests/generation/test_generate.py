@@ -10,8 +10,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from torchrun_commands import launch, printed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.data.passages import Passage
 from beir_cocodr.data.text import WORDS, TextFormat, words
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
@@ -29,6 +32,7 @@ from beir_cocodr.generation import generate as query_generation
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import GenerationRecord
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.shards import QueryShards
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(
@@ -232,6 +236,33 @@ def test_a_damaged_shard_is_made_again(damage, whole, beir_folder, tmp_path, cap
     generate_queries(beir_folder, "lexical", tmp_path, SMALL)
     assert content(tmp_path) == content(whole[0])
     assert f"{shard} was changed" in caplog.text
+
+
+def test_a_shard_that_two_processes_write_at_once_is_sound_at_every_moment(tmp_path, caplog):
+    """Their files differ, in the seconds that they took."""
+    passages = [Passage(row=0, number=0, start=0, end=4, text="text", title="")]
+    ended = threading.Event()
+
+    def write(first):
+        for seconds in range(first, first + 100):
+            QueryShards(tmp_path, 1, 1).write(0, passages, [["query"]], {"generated": 1}, seconds)
+
+    def read():
+        seen = 0
+        while not ended.is_set():
+            seen += QueryShards(tmp_path, 1, 1).is_finished(0)
+        return seen
+
+    write(0)
+    with ThreadPoolExecutor(3) as pool:
+        reader = pool.submit(read)
+        writers = [pool.submit(write, 100), pool.submit(write, 1000)]
+        wait(writers)
+        ended.set()
+        assert reader.result() > 0
+    assert [writer.result() for writer in writers] == [None, None]
+    assert caplog.text == ""
+    assert QueryShards(tmp_path, 1, 1).missing() == []
 
 
 def test_what_a_killed_run_left_half_written_is_removed(beir_folder, tmp_path):
