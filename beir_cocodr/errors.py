@@ -100,7 +100,7 @@ class Limits:
             # A list has no hash, which a table of choices asks for, and an array equals no choice.
             if not isinstance(value, Hashable) or value not in list(self.choices):
                 choices = ", ".join(str(choice) for choice in self.choices)
-                raise InputError(f"unknown {name} {_quoted(value)}; choose one of {choices}")
+                raise InputError(f"unknown {name} {quoted(value)}; choose one of {choices}")
         elif isinstance(value, Real) and not isinstance(value, bool):
             self._check_number(name, value)
         elif isinstance(value, str) and not _is_encodable(value):
@@ -243,17 +243,17 @@ def check_name(
     """
     text = str(name)
     if utf8 and not _is_encodable(text):
-        raise InputError(f"{kind} {_quoted(text)} is not UTF-8; rename it, or choose another")
+        raise InputError(f"{kind} {quoted(text)} is not UTF-8; rename it, or choose another")
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:  # half a character, which no byte encodes
-        raise InputError(f"{kind} {_quoted(text)} is not UTF-8; choose another") from None
+        raise InputError(f"{kind} {quoted(text)} is not UTF-8; choose another") from None
     if b"\0" in encoded:
-        raise InputError(f"{kind} {_quoted(text)} has a NUL character; choose another")
+        raise InputError(f"{kind} {quoted(text)} has a NUL character; choose another")
     longest = max(len(part) for part in encoded.split(b"/"))
     if longest > _PART_MAX or len(encoded) > _PATH_MAX:
         raise InputError(
-            f"{kind} {_quoted(text)} is too long, {len(text)} characters; "
+            f"{kind} {quoted(text)} is too long, {len(text)} characters; "
             f"a part of a path has at most {_PART_MAX} bytes"
         )
 
@@ -267,7 +267,8 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return first
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
+    """Return the representation of a value, shortened for a message."""
     text = repr(value)
     if len(text) <= _QUOTED:
         return text

@@ -255,6 +255,8 @@ def check_output_free(output: Path) -> None:
     check_name("the output", output)
     is_empty = output.is_dir() and not any(output.iterdir())
     if not is_empty and (output.exists() or output.is_symlink()):
+        # A process that was killed when its output was complete left the rest of its draft.
+        _remove_dead(output)
         raise InputError(f"{output} is not empty and is not overwritten; choose another --output")
 
 
@@ -345,25 +347,29 @@ def _held_draft(output: Path) -> Iterator[Path]:
 
     Until it is held, another process may take it for a dead one; then the next is made.
     """
-    mark = f"{text_sha256(output.name)[:16]}-"
-    _remove_dead(output, mark)
+    _remove_dead(output)
     with ExitStack() as stack:
         is_made = False
         while not is_made:
             stack.close()
-            folder = stack.enter_context(unfinished(output.parent, mark))
+            folder = stack.enter_context(unfinished(output.parent, _mark(output)))
             stack.enter_context(locked(folder))
             is_made = folder.is_dir()
         yield folder
 
 
-def _remove_dead(output: Path, mark: str) -> None:
+def _mark(output: Path) -> str:
+    """Return the part of a draft's name that says which output it is to become."""
+    return f"{text_sha256(output.name)[:16]}-"
+
+
+def _remove_dead(output: Path) -> None:
     """Remove the drafts of an output that no process holds any more.
 
     An output that a dead process was about to replace is put back. A draft without a lock is of a
     process that was killed before its work or after it.
     """
-    for folder in output.parent.glob(f"{UNFINISHED}{mark}*"):
+    for folder in output.parent.glob(f"{UNFINISHED}{_mark(output)}*"):
         lock = folder / _LOCK
         with suppress(OSError, Timeout):
             was_at_work = lock.is_file()
@@ -616,14 +622,18 @@ def files_sha256(folder: Path) -> dict[str, str]:
 
 
 def content_sha256(path: str | Path) -> str | None:
-    """Hash a file, or all files of a folder, whatever its own name.
+    """Hash a model: a file, or all files of a folder but its card, whatever its own name.
+
+    Whoever edits the card, ``README.md``, has the same model still.
 
     Returns:
         The hash; None where there is neither.
     """
     path = Path(path)
     if path.is_dir():
-        return json_sha256(files_sha256(path))
+        hashes = files_sha256(path)
+        hashes.pop("README.md", None)
+        return json_sha256(hashes)
     if path.is_file():
         return file_sha256(path)
     return None

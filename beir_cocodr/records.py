@@ -79,7 +79,8 @@ class Record:
                 "write it again with this version"
             )
         try:
-            record: Self = TypeAdapter(cls).validate_python(values)
+            # As JSON: a list is read as a tuple, and neither true nor "1" as a number.
+            record: Self = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "its content"

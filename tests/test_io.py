@@ -22,6 +22,7 @@ from beir_cocodr.io import (
     atomic_path,
     atomic_writer,
     cache_folder,
+    content_sha256,
     draft_folder,
     file_sha256,
     files_sha256,
@@ -148,6 +149,18 @@ def test_drafts_of_killed_processes_are_removed_and_what_they_moved_is_put_back(
                 assert draft.is_dir()
         assert names(tmp_path) == ["o"]
     assert (output / "a").read_text() == "first"
+
+
+def test_a_draft_of_a_process_that_was_killed_when_its_output_was_complete_is_removed(tmp_path):
+    output = tmp_path / "o"
+    program = "import os, sys; from pathlib import Path; from beir_cocodr.io import draft_folder\n"
+    program += "with draft_folder(Path(sys.argv[1])) as draft:\n    "
+    program += "draft.replace(sys.argv[1]); (draft.parents[1] / 'o' / 'a').touch(); os._exit(1)"
+    subprocess.run([sys.executable, "-c", program, str(output)], check=False)
+    assert len(names(tmp_path)) == 2
+    with pytest.raises(InputError, match="is not empty"), draft_folder(output):
+        pass
+    assert names(tmp_path) == ["o"]
 
 
 @pytest.mark.parametrize("writing", [draft_folder, sole_writer])
@@ -288,6 +301,11 @@ def test_hashes(tmp_path):
     for name in (".lock", ".unfinished-0/g"):
         (tmp_path / name).touch()
     assert files_sha256(tmp_path) == {"f": text_sha256("abc")}
+    before = content_sha256(tmp_path)
+    (tmp_path / "README.md").write_text("a card")
+    assert content_sha256(tmp_path) == before
+    (tmp_path / "weights").touch()
+    assert content_sha256(tmp_path) != before
 
 
 def test_json_that_is_nested_too_deeply_is_damaged():

@@ -5,6 +5,7 @@ type.
 """
 
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import ir_measures
@@ -19,13 +20,16 @@ from beir_cocodr import (
     AdaptOptions,
     CompareOptions,
     DistillOptions,
+    EncoderOptions,
     EvaluateOptions,
     ExactSearch,
     FinetuneOptions,
     FuseOptions,
+    GateOptions,
     ModelSpec,
     PretrainOptions,
     Searcher,
+    SearchOptions,
     adapt,
     compare,
     distill,
@@ -38,6 +42,7 @@ from beir_cocodr import (
     pretrain,
 )
 from beir_cocodr.errors import InputError
+from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 CORPUS = {
     "sort": {"title": "sort", "text": "Return a sorted copy of an array."},
@@ -254,6 +259,20 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
             lambda: AdaptOptions(stages="coco", stage_options={"other": 1}).chosen(),
             "stage_options has 'other', which is not among the stages coco",
         ),
+        (lambda: AdaptOptions(stages=3).chosen(), "stages is an int; give names of stages"),
+        (lambda: AdaptOptions(stages=[3]).chosen(), "a name in stages is an int; give a text"),
+        (lambda: AdaptOptions(stages="a" * 5000).chosen(), "unknown stage 'aaa.*choose one of"),
+        (
+            lambda: AdaptOptions(stages="coco", stage_options={"coco": 1}).chosen(),
+            r"stage_options\['coco'\] is an int; .* PretrainOptions",
+        ),
+        (lambda: AdaptOptions(stage_options=3), "stage_options is 3; it must be Mapping"),
+        (lambda: AdaptOptions(queries={"a": "sort"}), "queries is {.*; it must be int"),
+        (lambda: AdaptOptions(queries=0), "queries must be at least 1"),
+        (lambda: EvaluateOptions(overwrite="no"), "overwrite is 'no'; it must be bool"),
+        (lambda: CompareOptions(labels="no"), "labels is 'no'; it must be bool"),
+        (lambda: CompareOptions(judgements=3), "judgements is 3; it must be str or Path"),
+        (lambda: EmbeddingStore.open("a" * 5000), "store 'aaa.*is too long"),
         (lambda: FinetuneOptions(mining=3), "mining is an int; .* MiningOptions"),
         (lambda: FinetuneOptions(warmup=1.5), "warmup is 1.5; give a share .* or a whole number"),
         (lambda: gate("a" * 5000, "bm25", TRIPLE), "old 'aaa.*is too long"),
@@ -322,6 +341,32 @@ def test_one_text_is_one_query(tiny_cosine):
     assert np.array_equal(
         encoder.encode_queries("a sorted array"), encoder.encode_queries(["a sorted array"])
     )
+
+
+#: Fields of options of which only their readers can judge.
+READ_LATER = {"stages", "measures", "judge", "stores", "pooling", "targets"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AdaptOptions,
+        CompareOptions,
+        DistillOptions,
+        EncoderOptions,
+        EvaluateOptions,
+        FinetuneOptions,
+        FuseOptions,
+        GateOptions,
+        PretrainOptions,
+        SearchOptions,
+    ],
+)
+def test_options_name_every_field_of_a_wrong_type(kind):
+    for known in fields(kind):
+        if known.name not in READ_LATER:
+            with pytest.raises(InputError, match=known.name):
+                kind(**{known.name: object()})
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,9 @@ def test_files_go_there_and_back(tmp_path):
     [
         ({"schema": 1}, "schema 1"),
         ({"size": "many"}, "size"),
+        ({"size": True}, "size"),
+        ({"size": "3"}, "size"),
+        ({"interval": [0.5, True]}, r"interval\.1"),
         ({"parts": [{"name": "a"}]}, r"parts.0.scores"),
     ],
 )

@@ -405,9 +405,12 @@ def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     running.join()
     assert json.loads(begun.read_text())["finished"] == 0
 
+    for folder in (tmp_path / "out", begun.parent):
+        (folder / ".unfinished-0").mkdir()
     runner.main(here(tmp_path))
     out = capsys.readouterr()
     assert "Not comparable" in out.out
+    assert not list((tmp_path / "out").rglob(".unfinished-*"))
     found = json.loads((tmp_path / "out" / "extrapolation-table3.json").read_text())
     assert found["comparable"] is False
     cells = [cell for row in found["cells"].values() for cell in row.values()]

@@ -285,7 +285,9 @@ def shift(
 
     Source: COCO-DR, section 3.2, appendices C and D.
     """
-    targets = load_collections(datasets, split or "test", labels="optional", kind="target")
+    targets = load_collections(
+        datasets, "test" if split is None else split, labels="optional", kind="target"
+    )
     names = [target.name for target in targets]
     files = as_paths(results)
     measure_name = single_measure(measure)
@@ -295,7 +297,9 @@ def shift(
     if baseline is not None:
         scores = _differences(scores, baseline)
 
-    source_collection = load_collection(source, source_split or "train", labels="optional")
+    source_collection = load_collection(
+        source, "train" if source_split is None else source_split, labels="optional"
+    )
     source_record, source_words = _counted(source_collection, source_split, "train")
     records = []
     for target in targets:

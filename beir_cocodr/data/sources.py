@@ -1,5 +1,6 @@
 """Sources of collections: their protocol, BEIR folders and corpus files."""
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from beir_cocodr.data.files.readers import (
     read_queries,
 )
 from beir_cocodr.io import file_state
+
+log = logging.getLogger(__name__)
 
 #: The uses of a corpus alone, for error messages.
 WITHOUT_LABELS = "do what needs no labels: search, compare, adapt, fuse, pretrain"
@@ -175,6 +178,13 @@ class FileSource:
             report(error("missing file", str(self.corpus), message))
         elif labels == "required" and self.folder is not None:
             self._report_missing_labels(self.folder, report)
+        elif labels == "optional" and self.wanted_split != "test" and self.split is None:
+            log.warning(
+                "%s has no split %r (%s); all of its queries are used, without judgements",
+                self.name,
+                self.wanted_split,
+                describe_splits(self.splits()),
+            )
 
     def _report_non_files(self, folder: Path, report: Report) -> None:
         for name in ("queries.jsonl", f"qrels/{self.wanted_split}.tsv"):

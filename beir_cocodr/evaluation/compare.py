@@ -316,7 +316,17 @@ def compare_collection(
 
 
 def _read_calibration(options: CompareOptions) -> Calibration | None:
-    """Read the user's calibration; None means the one of the package."""
+    """Read the user's calibration; None means the one of the package.
+
+    Raises:
+        InputError: labels judge, and there is a calibration or a generator, which are for verdicts
+            without labels; or the calibration cannot be read.
+    """
+    if options.labels and options.generator != LEXICAL_GENERATOR:
+        raise InputError(
+            f"generator {options.generator}: its questions are for verdicts without labels, and "
+            "the models are judged by labels; add --no-labels, or leave the generator out"
+        )
     if options.calibration is None:
         return None
     if options.labels:

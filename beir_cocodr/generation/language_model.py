@@ -26,6 +26,7 @@ from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
 from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.checkpoints.loading import weights_sha256
+from beir_cocodr.models.checkpoints.model_files import DAMAGED
 from beir_cocodr.records import Json
 
 if TYPE_CHECKING:
@@ -184,7 +185,15 @@ class ModelGenerator:
         with torch.inference_mode(), torch.random.fork_rng(forked):
             torch.manual_seed(int(state[0]) >> 1)
             with explained(problem, "lower --batch-size", torch.OutOfMemoryError):
-                output = self.model.generate(**inputs, generation_config=self.sampling)
+                try:
+                    output = self.model.generate(**inputs, generation_config=self.sampling)
+                except RuntimeError as error:  # the host samples by numbers that are none
+                    if "probability tensor" not in str(error):
+                        raise
+                    raise InputError(
+                        f"the generator {self.name} computes probabilities that are no numbers; "
+                        f"{DAMAGED}"
+                    ) from None
         start = self.query_start(inputs["input_ids"].shape[1])
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
         end_ids = _as_list(self.sampling.eos_token_id)

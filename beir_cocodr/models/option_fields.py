@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -20,7 +21,7 @@ from typing import (
     get_type_hints,
 )
 
-from beir_cocodr.errors import InputError, Limits, check_options_type
+from beir_cocodr.errors import InputError, Limits, check_options_type, quoted
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -95,36 +96,43 @@ def described(
     return None
 
 
+# Types of fields that are checked although the field has no limits.
+_PLAIN = (bool, int, float, str, Path, NoneType)
+
+
 @cache
 def _allowed_types(kind: type) -> dict[str, tuple[object, ...]]:
-    """Return the types that every field with limits may have."""
+    """Return the types that every field with limits, or with a plain type, may have."""
     hints = type_hints(kind)
     types = {}
     for known in fields(kind):
-        if described(kind, known.name, "limits") is None:
-            continue
         hint = hints[known.name]
         is_union = get_origin(hint) in (UnionType, Union)
-        types[known.name] = get_args(hint) if is_union else (hint,)
+        allowed = get_args(hint) if is_union else (hint,)
+        has_limits = described(kind, known.name, "limits") is not None
+        if has_limits or all(_is_plain(member) for member in allowed):
+            types[known.name] = allowed
     return types
 
 
+def _is_plain(hint: Any) -> bool:
+    return hint in _PLAIN or get_origin(hint) is Mapping or is_dataclass(hint)
+
+
 def check_options(options: DataclassInstance) -> None:
-    """Check type and limits of every field of :func:`option`, and the type of options in options.
+    """Check the limits of every field of :func:`option`, and the type of every field.
+
+    Types of which only a reader of the field can judge, such as names of measures, are left to it.
 
     Raises:
         InputError: For the first wrong value; says which are right.
     """
     kind = type(options)
-    for known in fields(kind):
-        if isinstance(known.default, Options):
-            check_options_type(getattr(options, known.name), type(known.default), known.name)
     for name, allowed in _allowed_types(kind).items():
         value = getattr(options, name)
         flag = described(kind, name, "flag")
-        _check_value(
-            f"{name} ({flag})" if flag else name, value, allowed, described(kind, name, "limits")
-        )
+        limits = described(kind, name, "limits") or Limits()
+        _check_value(f"{name} ({flag})" if flag else name, value, allowed, limits)
 
 
 def _check_value(
@@ -140,8 +148,11 @@ def _check_value(
             Limits(choices=get_args(hint)).check(name, value)
             return
     if not any(_fits(value, hint) for hint in allowed):
+        only = allowed[0]
+        if len(allowed) == 1 and isinstance(only, type) and is_dataclass(only):
+            check_options_type(value, only, name)
         types = [getattr(hint, "__name__", str(hint)) for hint in allowed if hint is not NoneType]
-        raise InputError(f"{name} is {value!r}; it must be {' or '.join(types)}")
+        raise InputError(f"{name} is {quoted(value)}; it must be {' or '.join(types)}")
     limits.check(name, value)
 
 

@@ -36,7 +36,6 @@ from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
     BM25,
-    FuseOptions,
     ModelSpec,
     Options,
     SearchOptions,
@@ -61,11 +60,10 @@ from beir_cocodr.training.output_folder import empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,
-    FORMER_STAGES,
     GPL_TEACHER,
     AdaptStage,
-    adapt_options,
-    chosen_stages,
+    StageOptions,
+    chosen_options,
 )
 from beir_cocodr.training.shared_options import TrainingOptions
 from beir_cocodr.training.stages import StageData, StageRun
@@ -80,7 +78,6 @@ PLAN_FILE = "plan.json"
 _PREFIXES = {ALONE: "", FEEDBACK: "feedback:", FUSED: "hybrid:", RM3: "rm3:"}
 
 #: Options of a stage: of a training, or of ``fuse``.
-StageOptions = TrainingOptions | FuseOptions
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class AdaptOptions(Options):
     split: str = option("test")
     source_split: str = option("train")
     measures: Any = None
-    queries: int | None = None
+    queries: int | None = option(None, min=1)
     samples: int = option(300, min=1)
     judgements: Path | str | None = None
     generated: Path | str | None = None
@@ -127,22 +124,11 @@ class AdaptOptions(Options):
         """Return the chosen stages in the right order, with their options.
 
         Raises:
-            InputError: No stage is named, or one is unknown.
+            InputError: No stage is named, one is unknown, or options are not those of their stage.
         """
-        names = [self.stages] if isinstance(self.stages, str) else list(self.stages)
-        stages = chosen_stages(names)
-        by_stage = {
-            FORMER_STAGES.get(name, name): options for name, options in self.stage_options.items()
-        }
-        for stage in by_stage:
-            if stage not in stages:
-                raise InputError(
-                    f"stage_options has {stage!r}, which is not among the stages "
-                    f"{', '.join(map(str, names))}; name that stage in stages, or leave it out"
-                )
+        own_options = chosen_options(self.stages, self.stage_options)
         chosen: dict[str, StageOptions] = {}
-        for stage in stages:
-            options = by_stage.get(stage) or adapt_options(stage)
+        for stage, options in own_options.items():
             if isinstance(options, TrainingOptions):
                 options = replace(options, encoder=self.search.encoder)
             chosen[stage] = options

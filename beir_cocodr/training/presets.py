@@ -7,12 +7,12 @@ here imports torch: the command line's help is made from these tables.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits, check_options_type, check_type, kind_of, quoted
 from beir_cocodr.io import parse_json
 from beir_cocodr.models.option_fields import type_hints
 from beir_cocodr.models.spec import FuseOptions, Options
@@ -213,6 +213,9 @@ PRESETS: dict[str, dict[str, Json]] = {
     },
 }
 
+
+#: Options of a stage of an adaptation.
+StageOptions = TrainingOptions | FuseOptions
 
 T = TypeVar("T", bound=Options)
 
@@ -477,10 +480,39 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
         InputError: No stage is named, or one is unknown.
     """
     stages = [FORMER_STAGES.get(stage, stage) for stage in stages]
-    unknown = [stage for stage in stages if stage not in ADAPT_STAGES]
-    known = ", ".join(ADAPT_STAGES)
-    if unknown:
-        raise InputError(f"unknown stages: {', '.join(unknown)}; choose from {known}")
+    for stage in stages:
+        Limits(choices=list(ADAPT_STAGES)).check("stage", stage)
     if not stages:
-        raise InputError(f"no stages are named; choose from {known}")
+        raise InputError(f"no stages are named; choose from {', '.join(ADAPT_STAGES)}")
     return [stage for stage in ADAPT_STAGES if stage in stages]
+
+
+def chosen_options(
+    stages: object, stage_options: Mapping[str, StageOptions]
+) -> dict[str, StageOptions]:
+    """Return the options of chosen stages, in the right order of the stages.
+
+    Args:
+        stages: names of stages, or one name.
+        stage_options: stage to its options; the others have those of :func:`adapt_options`.
+
+    Raises:
+        InputError: No stage is named, one is unknown, or options are not those of their stage.
+    """
+    names = [stages] if isinstance(stages, str) else stages
+    if not isinstance(names, Collection):
+        raise InputError(f"stages is {kind_of(stages)}; give names of stages")
+    for name in names:
+        check_type("a name in stages", name, str, "a text")
+    chosen = chosen_stages(list(names))
+    options = {}
+    for former, value in stage_options.items():
+        stage = FORMER_STAGES.get(former, former)
+        if stage not in chosen:
+            raise InputError(
+                f"stage_options has {quoted(former)}, which is not among the stages "
+                f"{', '.join(chosen)}; name that stage in stages, or leave it out"
+            )
+        check_options_type(value, ADAPT_STAGES[stage].options, f"stage_options[{former!r}]")
+        options[stage] = value
+    return {stage: options.get(stage) or adapt_options(stage) for stage in chosen}

@@ -278,7 +278,8 @@ def _change_value(
     if type(before) is type(value) and before == value:
         return None
     text = f"{name} is {str(value)[:20]!r}"
-    return Plausible(text) if _could_be(before, value) else text
+    is_free = name.partition(".")[0] == "metadata"  # of which the format says nothing
+    return Plausible(text) if is_free or _could_be(before, value) else text
 
 
 def _could_be(before: Any, value: Any) -> bool:

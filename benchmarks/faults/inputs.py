@@ -240,7 +240,15 @@ def judge(
     if ended.status == 2:
         return _judge_refusal(lines, attempt)
     expected = reference["results"]
+    warnings = _warnings(
+        ended,
+        lines,
+        attempt,
+        reference,
+    )
     if attempt.by_option and results != expected:
+        if warnings:
+            return "warned", warnings[0][-300:]
         return ("silent difference" if attempt.broken.shows else "other content"), "accepted"
     if not attempt.is_ours:
         # A finished file that is kept and not read is for the user to look at.
@@ -249,12 +257,6 @@ def judge(
         expected = {name: value for name, value in expected.items() if name != broken_file}
     if results == expected:
         return "harmless", ""
-    warnings = _warnings(
-        ended,
-        lines,
-        attempt,
-        reference,
-    )
     if warnings:
         return "warned", warnings[0][-300:]
     if attempt.shows:

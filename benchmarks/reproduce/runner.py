@@ -18,9 +18,12 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from beir_cocodr.io import write_text
+from beir_cocodr.errors import InputError
+from beir_cocodr.io import output_folder, remove_unfinished, sole_writer, write_text
 from reproduce import cocodr, extrapolation, mrl, query_as_context
 from reproduce.plans import describe_plan
 from reproduce.scales import HereScale, PaperScale, Scale
@@ -149,23 +152,39 @@ def main(arguments: list[str] | None = None) -> None:
             without=left_out_tasks(options.without, parser),
         )
     has_failed = False
-    for name in names:
-        paper, table = TABLES[name]
-        shop = shops[paper.name]
-        table = leave_out(shop, add_models(shop, table, options.model))
-        if options.rows or options.columns:
-            table = read_no_more(shop, choose(table, options.rows, options.columns))
-        if options.plan:
-            print(describe_plan(shop, table, with_commands=not options.short), end="\n\n")
-        elif not make_table(
-            shop,
-            table,
-            output,
-            options,
-        ):
-            has_failed = True
+    with ExitStack() as stack:
+        if not options.plan:
+            stack.enter_context(holding(output, parser))
+        for name in names:
+            paper, table = TABLES[name]
+            shop = shops[paper.name]
+            table = leave_out(shop, add_models(shop, table, options.model))
+            if options.rows or options.columns:
+                table = read_no_more(shop, choose(table, options.rows, options.columns))
+            if options.plan:
+                print(describe_plan(shop, table, with_commands=not options.short), end="\n\n")
+            elif not make_table(
+                shop,
+                table,
+                output,
+                options,
+            ):
+                has_failed = True
     if has_failed:
         sys.exit(1)
+
+
+@contextmanager
+def holding(output: Path, parser: argparse.ArgumentParser) -> Iterator[None]:
+    """Keep other processes from the output, and remove what killed ones left half-written."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(sole_writer(output_folder(output)))
+        except InputError as error:
+            parser.error(str(error))
+        for folder in {file.parent for file in output.rglob("*.progress.json")}:
+            remove_unfinished(folder)
+        yield
 
 
 def named_tables(name: str, parser: argparse.ArgumentParser) -> list[str]:

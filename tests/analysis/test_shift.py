@@ -177,6 +177,10 @@ def test_a_missing_default_split_is_logged_and_a_named_one_is_refused(tmp_path, 
         shift([target], source=source, split="tset")
     with pytest.raises(InputError, match="split 'dev'"):
         shift([target], source=source, source_split="dev")
+    with pytest.raises(InputError, match=r"split of .* has no name"):
+        shift([target], source=source, split="")
+    with pytest.raises(InputError, match=r"split of .* has no name"):
+        shift([target], source=source, source_split="")
 
 
 def test_documents_without_words_have_no_similarity(tmp_path, caplog):

@@ -86,8 +86,9 @@ def test_labels_that_are_no_choice_are_refused(folder: Path, labels: Any) -> Non
         load_collection(folder, labels=labels)
 
 
-def test_labels_optional_and_none(folder: Path) -> None:
+def test_labels_optional_and_none(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     without = load_collection(folder, "dev", labels="optional")
+    assert "has no split 'dev' (choose one of: test, train); all of its queries" in caplog.text
     assert (without.queries, without.qrels, without.split) == (
         {query["_id"]: query["text"] for query in QUERIES},
         {},

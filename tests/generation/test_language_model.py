@@ -256,6 +256,13 @@ def test_models_that_cannot_write_are_refused(tiny_bert, tiny_mlm, tiny_t5, tiny
         load_generator(str(tiny_t5), GenerationOptions(), "cuda:93")
 
 
+def test_a_model_whose_probabilities_are_no_numbers_is_named(tiny_t5):
+    generator = load_generator(str(tiny_t5), GenerationOptions(max_length=4), "cpu")
+    torch.nn.init.constant_(generator.model.lm_head.weight, float("nan"))
+    with pytest.raises(InputError, match="computes probabilities that are no numbers"):
+        generator.generate(PASSAGES, 0)
+
+
 def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
     first, again, other = (
         load_generator(str(folder), GenerationOptions(), "cpu").describe()

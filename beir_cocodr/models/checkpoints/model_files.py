@@ -348,6 +348,8 @@ def _check_settings(file: Path, types: _Types) -> None:
     if file.name == "config.json":
         _check_architecture(file, content)
         _check_sizes(file, content)
+    if file.name == "tokenizer_config.json":
+        _check_whole(file, "model_max_length", content.get("model_max_length"))
 
 
 def _check_types(
@@ -395,3 +397,10 @@ def _check_sizes(file: Path, config: Mapping[str, object]) -> None:
         most = next((most for sizes, most in _MOST.items() if sizes.search(name)), None)
         if most is not None and type(value) is int and value > most:
             raise InputError(f"{file}: {name} is {value}, more than any model has; {DAMAGED}")
+
+
+def _check_whole(file: Path, name: str, value: object) -> None:
+    """Check that a number of tokens is whole; hosts write a very large one as a float, too."""
+    if value is None or type(value) is int or (type(value) is float and value.is_integer()):
+        return
+    raise InputError(f"{file}: {name} is {value!r:.80}, not a whole number; {DAMAGED}")

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from beir_cocodr import checksums
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, check_name
 from beir_cocodr.models.folding import Folding
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.store.embeddings import Embeddings
@@ -85,6 +85,7 @@ class EmbeddingStore(Embeddings):
         Raises:
             InputError: There is none, shards are missing, or its record is not as it was written.
         """
+        check_name("store", folder)
         store = cls.found(Path(folder), verify)
         if store is None:
             raise InputError(

@@ -19,6 +19,7 @@ from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.results import EvaluationRecord
 from beir_cocodr.evaluation.runs import file_names
+from beir_cocodr.io import sole_writer
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import SearchOptions
@@ -235,7 +236,8 @@ class TargetEvaluator:
         self, model: str, label: str, target: Collection, folder: Path, stores: tuple[str, ...]
     ) -> Json:
         if (folder / "results.json").is_file():
-            results = EvaluationRecord.read(folder / "results.json")
+            with sole_writer(folder):  # which removes what a run that was killed then left
+                results = EvaluationRecord.read(folder / "results.json")
         else:
             search = SearchOptions(self.encoder, progress=True, stores=stores)
             results = evaluate(

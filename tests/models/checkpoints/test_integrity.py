@@ -217,6 +217,7 @@ SETTINGS = [
     ("2_Normalize/config.json", {"module_output_name": "sentence_embeddings"}),
     ("2_Normalize/config.json", {"module_output_name": 5}),
     ("tokenizer_config.json", {"model_max_length": "long"}),
+    ("tokenizer_config.json", {"model_max_length": 40.5}),
     ("tokenizer_config.json", {"tokenizer_class": 5}),
     ("tokenizer.json", {"model": {"type": "WordPiece"}}),
     ("tokenizer.json", {"model": []}),

@@ -74,6 +74,20 @@ def test_every_episode_is_measured_on_every_target(whole, beir_folder):
     assert record.details["curves"] == points
 
 
+def test_what_a_run_left_that_was_killed_after_it_measured_a_target_is_removed(
+    beir_folder, two_layer_mlm, tmp_path, dies_at
+):
+    output = tmp_path / "m"
+    options = SMALL.with_overrides(targets=[str(beir_folder)])
+    with dies_at(1, lambda stage: stage.plan.episode == 0):
+        finetune(str(two_layer_mlm), str(beir_folder), output=output, options=options)
+    measured = next((output / "curves" / "base").iterdir())
+    (measured / ".lock").touch()
+    (measured / ".unfinished-0").mkdir()
+    finetune(str(two_layer_mlm), str(beir_folder), output=output, options=options, resume=True)
+    assert not list(output.rglob(".lock")) + list(output.rglob(".unfinished-*"))
+
+
 @pytest.mark.parametrize("episode", [0, 2])
 def test_a_killed_episode_goes_on_to_the_same_weights(
     episode, whole, beir_folder, two_layer_mlm, tmp_path, dies_at
