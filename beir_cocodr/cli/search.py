@@ -69,8 +69,8 @@ class _RunOfStore:
 
         return StoreSearchOptions(
             top_k=top_k,
-            split=self.split or "test",
-            identical_ids=self.identical_ids or "auto",
+            split="test" if self.split is None else self.split,
+            identical_ids="auto" if self.identical_ids is None else self.identical_ids,
             model=model,
             processes=1 if self.processes is None else self.processes,
             device=settings.encoder.device,

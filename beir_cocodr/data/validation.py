@@ -49,7 +49,7 @@ def validate(
         >>> validate("apidocs/numpy")
         []
     """
-    source = resolve_source(dataset, split or "test")
+    source = resolve_source(dataset, "test" if split is None else split)
     if labels is None:
         labels = "required"
         if split is None and not source.splits():

@@ -375,9 +375,11 @@ def _candidates(
 
 def with_asked(collection: Collection, options: CompareOptions) -> Collection:
     """Return the collection with the queries that people asked on the page."""
-    if options.asked is None or options.labels:
+    if options.asked is None:
         return collection
     asked = load_asked(Path(options.asked))
+    if options.labels:
+        return collection
     if len(asked) < FEWEST_QUERIES and not collection.queries:
         log.warning(
             "%s: %d queries were asked there; they count only when there are %d",

@@ -120,6 +120,11 @@ class AdaptOptions(Options):
     teacher: str = option(GPL_TEACHER)
     search: SearchOptions = SearchOptions()
 
+    @property
+    def chosen_measures(self) -> Any:
+        """Return the measures, or the default ones."""
+        return DEFAULT_MEASURES if self.measures is None else self.measures
+
     def chosen(self) -> dict[str, StageOptions]:
         """Return the chosen stages in the right order, with their options.
 
@@ -331,7 +336,7 @@ def _planned(
             "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy "
             "needs no network), or leave the stage out"
         )
-    parse_measures(options.measures or DEFAULT_MEASURES)
+    parse_measures(options.chosen_measures)
     target = load_collection(dataset, options.split, labels="optional")
     if not target.qrels and isinstance(target.source, FileSource) and target.source.splits():
         target.in_split(options.split)  # refused, by the names of the splits that have labels
@@ -383,7 +388,7 @@ def _settings(plan: AdaptationPlan) -> Json:
         "corpus": collection_provenance(plan.target, queries=True).hashes,
         "stages": plan.stages,
         "options": recorded,
-        "measures": str(options.measures or DEFAULT_MEASURES),
+        "measures": str(options.chosen_measures),
         "queries": options.queries,
         "samples": options.samples,
         "search": options.search.describe(),
@@ -604,7 +609,7 @@ class _Judgement:
     def _evaluate(self, candidates: Mapping[str, str]) -> EvaluationRecord:
         options = self.plan.options
         task = EvaluationTask.of(
-            options.measures or DEFAULT_MEASURES,
+            options.chosen_measures,
             options.split,
             EvaluateOptions(queries=options.queries),
             ablation_families(list(self._encoders())),

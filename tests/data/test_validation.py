@@ -144,6 +144,11 @@ def test_no_such_collection_raises(tmp_path: Path) -> None:
         validate(tmp_path / "nowhere")
 
 
+def test_a_split_without_a_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"split of .* has no name"):
+        validate(tmp_path, split="")
+
+
 ends = st.sampled_from([b"\n", b"\n", b"\n", b"\r\n"])
 blemishes = st.fixed_dictionaries(
     {"text": st.sampled_from(["x", "y", "z", "翼", "", " ", None])},

@@ -114,6 +114,12 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     assert figures[0] == figures[1]
 
 
+def test_an_adaptation_without_measures_is_refused(beir_folder, tiny_mlm, tmp_path):
+    options = AdaptOptions(stages="coco", measures=[])
+    with pytest.raises(InputError, match="no measure is named"):
+        adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
+
+
 @pytest.fixture(scope="module")
 def cross_encoder(tiny_bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cross-encoder")

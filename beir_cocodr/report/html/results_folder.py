@@ -426,11 +426,12 @@ def collection_texts(
     if record is None:
         return None, ""
     name = dataset or record.dataset
-    labels: Labels = "required" if split else "optional"
+    labels: Labels = "optional" if split is None else "required"
     try:
         if dataset is None and not _is_at_hand(name):
             raise InputError(f"name the collection with --dataset {name}")
-        collection = load_collection(name, split or record.split or "test", labels=labels)
+        read_split = record.split or "test" if split is None else split
+        collection = load_collection(name, read_split, labels=labels)
         _check_unchanged(name, collection, record.corpus_sha256)
     except InputError as error:
         if dataset is not None or split is not None:

@@ -192,7 +192,7 @@ class TargetEvaluator:
 
     def __init__(self, output: Path, options: FinetuneOptions) -> None:
         """Load the targets."""
-        self.measures = options.measures or DEFAULT_MEASURES
+        self.measures = DEFAULT_MEASURES if options.measures is None else options.measures
         parse_measures(self.measures)
         self.output = output
         self.encoder = options.encoder
