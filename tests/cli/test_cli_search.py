@@ -220,8 +220,6 @@ def bad(data: Path, tmp_path: Path) -> dict[str, list[object]]:
         "no results": [*search, "--top-k", "0"],
         "no such index": [*search, "--index", "annoy"],
         "no such policy": [*search, "--identical-ids", "maybe"],
-        "no policy": [*search, "--identical-ids", ""],
-        "no split": [*search, "--split", ""],
         "broken line": ["encode", "--dataset", tmp_path / "broken.jsonl", "--model", "x", *store],
     }
 
