@@ -186,6 +186,16 @@ def check_type(
         raise InputError(f"{name} is {kind_of(value)}; give {expected}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Check an argument that is true or false: a text such as "no" would count as true.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{name} is {kind_of(value)}; give True or False")
+
+
 def check_integer(name: str, value: object, least: int = 1) -> None:
     """Check an argument that counts something.
 

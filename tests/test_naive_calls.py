@@ -261,7 +261,10 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         ),
         (lambda: AdaptOptions(stages=3).chosen(), "stages is an int; give names of stages"),
         (lambda: AdaptOptions(stages=[3]).chosen(), "a name in stages is an int; give a text"),
-        (lambda: AdaptOptions(stages="a" * 5000).chosen(), "unknown stage 'aaa.*choose one of"),
+        (
+            lambda: AdaptOptions(stages="a" * 5000).chosen(),
+            "unknown name in stages 'aaa.*choose one of",
+        ),
         (
             lambda: AdaptOptions(stages="coco", stage_options={"coco": 1}).chosen(),
             r"stage_options\['coco'\] is an int; .* PretrainOptions",
@@ -273,6 +276,18 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: CompareOptions(labels="no"), "labels is 'no'; it must be bool"),
         (lambda: CompareOptions(judgements=3), "judgements is 3; it must be str or Path"),
         (lambda: EmbeddingStore.open("a" * 5000), "store 'aaa.*is too long"),
+        (
+            lambda: pretrain(Letters(), CORPUS, output="o", resume="no"),
+            "resume is a str; give",
+        ),
+        (lambda: finetune(Letters(), TRIPLE, output="o", resume=1), "resume is an int; give"),
+        (
+            lambda: distill(Letters(), TRIPLE, teacher="bm25", output="o", resume=""),
+            "resume is a str; give",
+        ),
+        (lambda: adapt(Letters(), CORPUS, output="o", resume=[]), "resume is a list; give"),
+        (lambda: fuse(Letters(), CORPUS, output="o", resume=0), "resume is an int; give"),
+        (lambda: load_collection({"a": {"b": 1}}, labels="none"), "has neither title nor text"),
         (lambda: FinetuneOptions(mining=3), "mining is an int; .* MiningOptions"),
         (lambda: FinetuneOptions(warmup=1.5), "warmup is 1.5; give a share .* or a whole number"),
         (lambda: gate("a" * 5000, "bm25", TRIPLE), "old 'aaa.*is too long"),

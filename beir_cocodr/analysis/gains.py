@@ -26,8 +26,12 @@ class ModelScores:
     labels: dict[str, str]
     per_query: dict[str, dict[str, Path]]
 
-    def label(self, model: str) -> str:
+    def label(self, model: str, role: str = "model") -> str:
         """Return the label of a model, from that label or the name that it was loaded by.
+
+        Args:
+            model: the label or the name.
+            role: what the model is, for the message.
 
         Raises:
             InputError: No file has the model.
@@ -35,7 +39,9 @@ class ModelScores:
         if model in self.scores:
             return model
         if model not in self.labels:
-            raise InputError(f"no results file has {model!r}; they have {', '.join(self.scores)}")
+            raise InputError(
+                f"{role} {model!r} is in no results file; they have {', '.join(self.scores)}"
+            )
         return self.labels[model]
 
     def add(

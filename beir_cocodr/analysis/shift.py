@@ -393,7 +393,7 @@ def _compared(
 
 def _differences(scores: ModelScores, baseline: str) -> ModelScores:
     """Subtract the baseline's scores from those of every other model on the same target."""
-    baseline_label = scores.label(baseline)
+    baseline_label = scores.label(baseline, "baseline")
     baseline_scores = scores.scores[baseline_label]
     differences: dict[str, dict[str, float]] = {}
     for label, target_scores in scores.scores.items():

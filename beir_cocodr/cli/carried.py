@@ -40,7 +40,7 @@ def carried_options(context: Any, following: str) -> str:
     wanted = [
         parameter
         for parameter in context.command.params
-        if (is_again or parameter.name in CARRIED) and _was_given(context, parameter.name)
+        if (is_again or parameter.name in CARRIED) and was_given(context, parameter.name)
     ]
     if not wanted:
         return ""  # the other command is not imported for nothing
@@ -69,7 +69,8 @@ def _command(group: Any, words: list[str]) -> Any:
     return group
 
 
-def _was_given(context: Any, name: str) -> bool:
+def was_given(context: Any, name: str) -> bool:
+    """Return True if a parameter was given on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

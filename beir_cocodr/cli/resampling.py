@@ -45,6 +45,7 @@ def restrain(
     Near queries form the collection for interpolation, and as many distant ones that for
     extrapolation.
     """
+    from beir_cocodr.report.analysis_tables import resample_tables
     from beir_cocodr.resampling.restrain import resample_restrain
 
     drawn = png_pictures.will_draw(picture, True, "")
@@ -55,8 +56,9 @@ def restrain(
         output=output,
         options=settings,
         search=encoding,
+        draw=_draw if drawn else None,
     )
-    _finish(manifest, output, drawn, as_json)
+    print_record(manifest, as_json, resample_tables)
 
 
 @takes("encoding", "query_length", "batch_size", "device")
@@ -76,6 +78,7 @@ def resttest(
 
     A model is trained on all buckets but one; the test queries of that one test extrapolation.
     """
+    from beir_cocodr.report.analysis_tables import resample_tables
     from beir_cocodr.resampling.resttest import resample_resttest
 
     drawn = png_pictures.will_draw(picture, True, "")
@@ -86,16 +89,15 @@ def resttest(
         output=output,
         options=settings,
         search=encoding,
+        draw=_draw if drawn else None,
     )
-    _finish(manifest, output, drawn, as_json)
-
-
-def _finish(manifest: Manifest, output: Path, drawn: bool, as_json: bool) -> None:
-    from beir_cocodr.report.analysis_tables import resample_tables
-
-    if drawn and manifest.points:
-        png_pictures.resampling_picture(output / "queries.png", manifest)
     print_record(manifest, as_json, resample_tables)
+
+
+def _draw(folder: Path, manifest: Manifest) -> None:
+    """Draw the queries of a resampling in its folder."""
+    if manifest.points:
+        png_pictures.resampling_picture(folder / "queries.png", manifest)
 
 
 _Output = Annotated[Path, plain("Write the results to this folder; an interrupted run is resumed.")]

@@ -128,6 +128,10 @@ class MemorySource:
                 )
                 checker.error("text not a string", message, number, str(id))
                 continue
+            if not {"title", "text"} & fields.keys():
+                message = f"document {id!r} has neither title nor text; give its text"
+                checker.error("no text field", message, number, str(id))
+                continue
             if fields is document and "title" not in fields:
                 checker.absent_title(number)
             checked = checker.document(number, id, fields.get("title", ""), fields.get("text"))

@@ -59,7 +59,7 @@ def measure_names(measures: MeasureNames, default: str = DEFAULT_MEASURES) -> li
     else:
         raise InputError(f"measures is {kind_of(measures)}; give names such as '{default}'")
     if not names:
-        raise InputError(f"no measure is named; the default is '{default}'")
+        raise InputError(f"measures names no measure; the default is '{default}'")
     return names
 
 

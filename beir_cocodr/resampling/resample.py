@@ -1,9 +1,10 @@
 """From the queries of both sets with their embeddings to resampled collections and a manifest."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -90,6 +91,11 @@ def embed_inputs(pair: TrainTest, model: Model, search: SearchOptions) -> Inputs
     return Inputs(pair, encoder.describe(), train, test)
 
 
+#: Called with the folder before it takes its name, and the manifest; what it writes to the folder
+#: appears together with the sets.
+Draw: TypeAlias = Callable[[Path, manifests.Manifest], object]
+
+
 @dataclass(frozen=True)
 class ResampledSet:
     """One training set and the test queries that evaluate what is trained on it.
@@ -134,6 +140,7 @@ def write_resampled(
     inputs: Inputs,
     method: Method,
     sets: Sequence[ResampledSet],
+    draw: Draw | None = None,
 ) -> manifests.Manifest:
     """Write every set as a BEIR folder, and ``manifest.json``, all in one step.
 
@@ -147,6 +154,7 @@ def write_resampled(
         inputs: what was resampled.
         method: how the sets were drawn.
         sets: the sets.
+        draw: see :data:`Draw`.
 
     Raises:
         InputError: The collections cannot be written.
@@ -175,6 +183,8 @@ def write_resampled(
             points=_points(inputs, sets),
         )
         manifest.write(draft / manifests.MANIFEST_FILE)
+        if draw is not None:
+            draw(draft, manifest)
     manifests.remember(output)
     log.info("wrote %d collections below %s", len(sets), output)
     return manifest

@@ -14,6 +14,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.manifest import Manifest, RestrainParameters, short_size
 from beir_cocodr.resampling.resample import (
+    Draw,
     Method,
     ResampledSet,
     embed_inputs,
@@ -207,6 +208,7 @@ def resample_restrain(
     output: str | Path,
     options: RestrainOptions,
     search: SearchOptions = SearchOptions(),
+    draw: Draw | None = None,
 ) -> Manifest:
     """Resample training queries by their similarity to the test queries.
 
@@ -220,6 +222,7 @@ def resample_restrain(
         output: the folder; must not exist, or be empty.
         options: sizes or ks, splits and seed.
         search: how queries are encoded.
+        draw: see :data:`~beir_cocodr.resampling.resample.Draw`.
 
     Returns:
         The manifest, which is in the folder too.
@@ -262,7 +265,8 @@ def resample_restrain(
             folder = _folder(sets)
         _report_size(sets, len(test_rows))
         resampled += _resampled_sets(sets, folder, test_rows)
-    return write_resampled(output, inputs, Method("restrain", parameters, options.base), resampled)
+    method = Method("restrain", parameters, options.base)
+    return write_resampled(output, inputs, method, resampled, draw)
 
 
 def _report_size(sets: TrainingSets, tests: int) -> None:

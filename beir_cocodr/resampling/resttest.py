@@ -14,6 +14,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import ResttestOptions
 from beir_cocodr.resampling.manifest import Manifest, ResttestParameters
 from beir_cocodr.resampling.resample import (
+    Draw,
     Method,
     ResampledSet,
     embed_inputs,
@@ -127,6 +128,7 @@ def resample_resttest(
     output: str | Path,
     options: ResttestOptions = ResttestOptions(),
     search: SearchOptions = SearchOptions(),
+    draw: Draw | None = None,
 ) -> Manifest:
     """Resample training and test queries by buckets, each held out once.
 
@@ -141,6 +143,7 @@ def resample_resttest(
         output: the folder; must not exist, or be empty.
         options: number of buckets, splits and seed.
         search: how queries are encoded.
+        draw: see :data:`~beir_cocodr.resampling.resample.Draw`.
 
     Returns:
         The manifest, which is in the folder too.
@@ -180,4 +183,5 @@ def resample_resttest(
         test_queries=np.bincount(test_buckets, minlength=buckets).tolist(),
     )
     sets = resttest(train_buckets, test_buckets, buckets)
-    return write_resampled(output, inputs, Method("resttest", parameters, options.base), sets)
+    method = Method("resttest", parameters, options.base)
+    return write_resampled(output, inputs, method, sets, draw)

@@ -14,7 +14,7 @@ from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.deprecation import former_signature
-from beir_cocodr.errors import InputError, check_options_type, naming_full_disk
+from beir_cocodr.errors import InputError, check_flag, check_options_type, naming_full_disk
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import ALONE, BASE, FEEDBACK, FUSED, RM3, Chain
 from beir_cocodr.evaluation.compare import (
@@ -203,6 +203,7 @@ def adapt(
     if isinstance(options, Mapping):  # the former meaning of the name
         options = AdaptOptions(stage_options=options)
     check_options_type(options, AdaptOptions)
+    check_flag("resume", resume)
     output = files.output_path(output)
     encoder = options.search.encoder
     check_device(encoder.device)

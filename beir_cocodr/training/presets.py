@@ -481,7 +481,7 @@ def chosen_stages(stages: Sequence[str]) -> list[str]:
     """
     stages = [FORMER_STAGES.get(stage, stage) for stage in stages]
     for stage in stages:
-        Limits(choices=list(ADAPT_STAGES)).check("stage", stage)
+        Limits(choices=list(ADAPT_STAGES)).check("name in stages", stage)
     if not stages:
         raise InputError(f"no stages are named; choose from {', '.join(ADAPT_STAGES)}")
     return [stage for stage in ADAPT_STAGES if stage in stages]

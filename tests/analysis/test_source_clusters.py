@@ -246,7 +246,7 @@ def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
     refused("split 'x'", source_split="x")
     refused("'x' .*none", queries=("x",))
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
-    refused("no results file has", models=[models[0], "x"], results=results)
+    refused("is in no results file", models=[models[0], "x"], results=results)
     with pytest.raises(InputError, match=r"clusters .*1"):
         SourceClusterOptions(clusters=0)
 

@@ -13,6 +13,8 @@ import pytest
 from conftest import write_beir
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.resampling import RestrainOptions
+from beir_cocodr.resampling.restrain import resample_restrain
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,28 @@ def test_bad_input_is_status_2_one_line_and_nothing_written(wrong, tiny_cosine, 
         assert re.search(message, errors[0]), (message, errors)
         assert not (tmp_path / "o").exists()
         assert not list(tmp_path.glob(".o.*"))
+
+
+def test_an_output_appears_together_with_its_picture(folder, tiny_cosine, tmp_path):
+    output = tmp_path / "o"
+
+    def draw(draft, manifest):
+        assert (draft / "manifest.json").is_file()
+        assert manifest.points
+        assert not output.exists()
+        raise ZeroDivisionError
+
+    options = RestrainOptions(ks=(2,))
+    with pytest.raises(ZeroDivisionError):
+        resample_restrain(
+            str(folder),
+            str(folder),
+            model=str(tiny_cosine),
+            output=output,
+            options=options,
+            draw=draw,
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command_line_end_to_end(folder, tiny_cosine, tmp_path, capsys):

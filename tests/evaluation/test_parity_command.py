@@ -48,6 +48,10 @@ def test_command_line(tmp_path, capsys):
         (["--parity", "x.run", "--split", "dev"], "dev"),
         (["--parity", "x.run", "--measures", "bogus"], "bogus"),
         (["--parity", "other.run"], "none of the queries"),
+        (["--parity", "x.run", "--passages", "90"], "--passages is not used with --parity"),
+        (["--parity", "x.run", "--no-labels"], "--labels is not used with --parity"),
+        (["--parity", "x.run", "--bm25-weight", "1"], "--bm25-weight is not used with --parity"),
+        (["bm25", "--passages", "90", "--judge", "x"], "--judge is not used with --passages"),
     ],
 )
 def test_bad_input_is_status_2_and_one_line(tmp_path, capsys, monkeypatch, arguments, said):

@@ -116,7 +116,7 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
 
 def test_an_adaptation_without_measures_is_refused(beir_folder, tiny_mlm, tmp_path):
     options = AdaptOptions(stages="coco", measures=[])
-    with pytest.raises(InputError, match="no measure is named"):
+    with pytest.raises(InputError, match="measures names no measure"):
         adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
 
 

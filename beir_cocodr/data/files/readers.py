@@ -325,7 +325,10 @@ class RecordChecker:
         try:
             value.encode()
         except UnicodeEncodeError:
-            message = "an escape such as \\ud800 is half a character; write the whole character"
+            message = (
+                "an unpaired surrogate, such as the escape \\ud800, is half a character; write the "
+                "whole character"
+            )
             self.error("not UTF-8", message, line, id)
             return False
         return True

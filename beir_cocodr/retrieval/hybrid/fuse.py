@@ -14,7 +14,7 @@ from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.languages import corpus_analyzer
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main, world_size
-from beir_cocodr.errors import InputError, check_options_type, check_type
+from beir_cocodr.errors import InputError, check_flag, check_options_type, check_type
 from beir_cocodr.io import check_output_free, draft_folder, json_sha256, output_path
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
@@ -104,6 +104,7 @@ def fuse(
         True
     """
     check_options_type(options, FuseOptions)
+    check_flag("resume", resume)
     check_options_type(encoder, EncoderOptions, "encoder")
     check_type("stores", stores, (str, Path, list, tuple), "a list of folders")
     folders = [stores] if isinstance(stores, str | Path) else stores

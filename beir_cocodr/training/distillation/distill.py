@@ -18,7 +18,7 @@ from beir_cocodr.data.documents import open_corpus
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
-from beir_cocodr.errors import InputError, check_name, check_options_type
+from beir_cocodr.errors import InputError, check_flag, check_name, check_options_type
 from beir_cocodr.io import content_sha256, output_path
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
@@ -118,6 +118,7 @@ def distill(
         MRL, sections 4.2 and 5.1.
     """
     check_options_type(options, DistillOptions)
+    check_flag("resume", resume)
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     teacher = str(teacher)

@@ -10,7 +10,7 @@ from beir_cocodr.arrays import Ints
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes
-from beir_cocodr.errors import check_options_type
+from beir_cocodr.errors import check_flag, check_options_type
 from beir_cocodr.io import output_path
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.models.checkpoints.loading import weights_sha256
@@ -112,6 +112,7 @@ def finetune(
         COCO-DR, section 4.2; query-as-context pre-training, sections 3.2 and 4.2.
     """
     check_options_type(options, FinetuneOptions)
+    check_flag("resume", resume)
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     collection = load_collection(dataset, split)

@@ -11,7 +11,7 @@ from torch import nn
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
-from beir_cocodr.errors import InputError, check_options_type, check_type
+from beir_cocodr.errors import InputError, check_flag, check_options_type, check_type
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.io import file_sha256, output_path
 from beir_cocodr.models.heads.condenser import HEAD_FOLDER, CondenserHead, build_head
@@ -121,6 +121,7 @@ def pretrain(
         COCO-DR, section 4.1 and Table 3; query-as-context pre-training, section 3.1.
     """
     check_options_type(options, PretrainOptions)
+    check_flag("resume", resume)
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     check_type("queries", queries, (str, Path, list, tuple), "a folder, or a list of folders")
