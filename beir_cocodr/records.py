@@ -79,8 +79,7 @@ class Record:
                 "write it again with this version"
             )
         try:
-            # As JSON: a list is read as a tuple, and neither true nor "1" as a number.
-            record: Self = TypeAdapter(cls).validate_json(json.dumps(values), strict=True)
+            record: Self = TypeAdapter(cls).validate_python(values)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "its content"
@@ -88,6 +87,12 @@ class Record:
                 f"{where}: {field}: {first['msg'].lower()}; "
                 "it is damaged or of another version, write it again"
             ) from error
+        converted = _converted(values, asdict(record))
+        if converted is not None:
+            raise InputError(
+                f"{where}: {converted}: input should be of another type; "
+                "it is damaged or of another version, write it again"
+            )
         return record
 
     def write(self, path: Path) -> None:
@@ -111,6 +116,31 @@ class Record:
         except ValueError as error:
             raise InputError(f"{path}: is not JSON ({error}); write it again") from error
         return cls.from_json(content, path)
+
+
+def _converted(before: object, after: object) -> str | None:
+    """Return the path of the first value that pydantic read as one of another type, if any.
+
+    It takes true and "1" for numbers; its strict mode refuses lists where tuples are meant.
+    """
+    if isinstance(before, dict) and isinstance(after, dict):
+        pairs = [(name, before[name], after[name]) for name in before if name in after]
+    elif isinstance(before, list) and isinstance(after, list | tuple):
+        pairs = [(str(row), *pair) for row, pair in enumerate(zip(before, after, strict=True))]
+    else:
+        return None if _plain_type(before) is _plain_type(after) else ""
+    for name, old, new in pairs:
+        below = _converted(old, new)
+        if below is not None:
+            return f"{name}.{below}".rstrip(".")
+    return None
+
+
+def _plain_type(value: object) -> type:
+    """Return bool, str, float for any other number, or the type itself."""
+    if isinstance(value, bool | str):
+        return bool if isinstance(value, bool) else str
+    return float if isinstance(value, int | float) else type(value)
 
 
 class Tabular:

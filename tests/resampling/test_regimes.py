@@ -493,7 +493,8 @@ def test_another_recipe_or_model_needs_another_output(restrained, tiny_cosine, t
     model = tmp_path / "model"
     shutil.copytree(tiny_cosine, model)
     evaluate_regimes(restrained, output=tmp_path / "p", models=[f"m={model}"])
-    (model / "README.md").write_text("another")
+    config = model / "tokenizer_config.json"
+    config.write_text(config.read_text() + "\n")
     with pytest.raises(InputError, match="changed since"):
         evaluate_regimes(restrained, output=tmp_path / "p", models=[f"m={model}"])
     for broken in ("", "[1]", "{"):
