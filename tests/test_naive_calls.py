@@ -285,6 +285,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
             lambda: distill(Letters(), TRIPLE, teacher="bm25", output="o", resume=""),
             "resume is a str; give",
         ),
+        (lambda: distill("minilm", TRIPLE, teacher="", output="o"), "the teacher has no name"),
         (lambda: adapt(Letters(), CORPUS, output="o", resume=[]), "resume is a list; give"),
         (lambda: fuse(Letters(), CORPUS, output="o", resume=0), "resume is an int; give"),
         (lambda: load_collection({"a": {"b": 1}}, labels="none"), "has neither title nor text"),

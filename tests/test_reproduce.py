@@ -405,6 +405,7 @@ def test_a_table_runs_here_is_killed_and_goes_on(tmp_path, capsys):
     running.join()
     assert json.loads(begun.read_text())["finished"] == 0
 
+    begun.rename(tmp_path / begun.name)  # as if it was killed a moment before
     for folder in (tmp_path / "out", begun.parent):
         (folder / ".unfinished-0").mkdir()
     runner.main(here(tmp_path))

@@ -337,6 +337,8 @@ def _planned(
             "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy "
             "needs no network), or leave the stage out"
         )
+    if not options.teacher.strip():
+        raise InputError("the teacher has no name; give a cross-encoder or a ranking")
     parse_measures(options.chosen_measures)
     target = load_collection(dataset, options.split, labels="optional")
     if not target.qrels and isinstance(target.source, FileSource) and target.source.splits():

@@ -24,6 +24,7 @@ _FREE = {
     "base_id",
     "language",
     "query",
+    "collection",  # the name that another engine gives it
 }
 
 _DATASETS = {"dataset", "corpus", "source", "target", "train", "test", "ood"}
@@ -205,6 +206,7 @@ def break_option(
         value, shows = bad_value(option.name, option.kind, rng)
     arguments = _with_value(arguments, option.flag, value)
     text = value.replace("\0", "")
+    shows = shows and option.name not in scenario.unused
     return Broken(option.name, f"{option.flag}={text}", shows), arguments
 
 

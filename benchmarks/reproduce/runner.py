@@ -18,7 +18,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -154,7 +154,8 @@ def main(arguments: list[str] | None = None) -> None:
     has_failed = False
     with ExitStack() as stack:
         if not options.plan:
-            stack.enter_context(holding(output, parser))
+            folders = [folder for shop in shops.values() for folder in shop.records_folders()]
+            stack.enter_context(holding(output, folders, parser))
         for name in names:
             paper, table = TABLES[name]
             shop = shops[paper.name]
@@ -175,14 +176,24 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 @contextmanager
-def holding(output: Path, parser: argparse.ArgumentParser) -> Iterator[None]:
-    """Keep other processes from the output, and remove what killed ones left half-written."""
+def holding(
+    output: Path,
+    folders: Iterable[Path],
+    parser: argparse.ArgumentParser,
+) -> Iterator[None]:
+    """Keep other processes from the output, and remove what killed ones left half-written.
+
+    Args:
+        output: The output.
+        folders: Further folders to which this script writes by itself.
+        parser: Ends the program if another process writes to the output.
+    """
     with ExitStack() as stack:
         try:
             stack.enter_context(sole_writer(output_folder(output)))
         except InputError as error:
             parser.error(str(error))
-        for folder in {file.parent for file in output.rglob("*.progress.json")}:
+        for folder in folders:
             remove_unfinished(folder)
         yield
 

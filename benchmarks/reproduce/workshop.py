@@ -77,6 +77,10 @@ class Workshop:
         folder = self.folder(name)
         return folder.with_name(f"{folder.name}.progress.json")
 
+    def records_folders(self) -> set[Path]:
+        """Return the folders in which the progress of the steps is recorded."""
+        return {self._record(name).parent for name in self.steps}
+
     def words(self, name: str) -> list[list[str]]:
         """Return the commands of a step as they are run."""
         out = self.folder(name)

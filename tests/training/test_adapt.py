@@ -114,9 +114,18 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     assert figures[0] == figures[1]
 
 
-def test_an_adaptation_without_measures_is_refused(beir_folder, tiny_mlm, tmp_path):
-    options = AdaptOptions(stages="coco", measures=[])
-    with pytest.raises(InputError, match="measures names no measure"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"measures": []}, "measures names no measure"),
+        ({"teacher": " "}, "the teacher has no name"),
+    ],
+)
+def test_an_adaptation_without_measures_or_teacher_is_refused(
+    wrong, message, beir_folder, tiny_mlm, tmp_path
+):
+    options = AdaptOptions(stages="coco", **wrong)
+    with pytest.raises(InputError, match=message):
         adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
 
 

@@ -122,6 +122,8 @@ def distill(
     check_device(options.encoder.device)
     join_processes(options.encoder.device)
     teacher = str(teacher)
+    if not teacher.strip():
+        raise InputError("the teacher has no name; give a ranking, a cross-encoder or a file")
     check_name("teacher", teacher)
     output = output_path(output)
     _check_teacher_options(teacher, options)
