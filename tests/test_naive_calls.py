@@ -303,6 +303,12 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: Searcher(CORPUS).search_within("sort", []), "keeps is a list; give a function"),
         (lambda: Searcher(CORPUS).full_text({}), "has no document {}; give the id of a hit"),
         (lambda: ExactSearch(Letters(), batch_size=""), "batch_size is a str; give an integer"),
+        (lambda: ExactSearch(Letters(), store=7), "store is an int; give the path of a folder"),
+        (lambda: ExactSearch(Letters(), store="a" * 5000), "store 'aaa.*is too long"),
+        (
+            lambda: ExactSearch(Letters()).encode(CORPUS, QUERIES, "o", overwrite="no"),
+            "overwrite is a str; give True or False",
+        ),
         (lambda: ExactSearch(Letters(), store=""), "store is an empty string; name a folder"),
         (
             lambda: ExactSearch(Letters()).search(CORPUS, QUERIES, 1.5, "dot"),

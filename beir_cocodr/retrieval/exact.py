@@ -14,7 +14,15 @@ from torch import Tensor
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents, dataset_documents, hashed_documents
-from beir_cocodr.errors import InputError, Limits, check_characters, check_integer, check_type
+from beir_cocodr.errors import (
+    InputError,
+    Limits,
+    check_characters,
+    check_flag,
+    check_integer,
+    check_name,
+    check_type,
+)
 from beir_cocodr.io import json_sha256, output_folder, output_path
 from beir_cocodr.models.encoding_methods import with_beir_methods
 from beir_cocodr.progress import in_place
@@ -65,7 +73,7 @@ class ExactSearch:
         results: the results of the last `search`.
 
     Raises:
-        InputError: If batch_size or corpus_chunk_size is below 1, the store is an empty string, or
+        InputError: If batch_size or corpus_chunk_size is below 1, the store is no name of a folder, or
             the model cannot encode.
 
     Example:
@@ -97,6 +105,9 @@ class ExactSearch:
         check_integer("corpus_chunk_size", corpus_chunk_size)
         if store == "":
             raise InputError("store is an empty string; name a folder, or leave it out")
+        if store is not None:
+            check_type("store", store, (str, Path), "the path of a folder")
+            check_name("store", store)
         self.model = _loaded(model)
         self.store = store
         self.ignore_identical_ids = ignore_identical_ids
@@ -280,6 +291,7 @@ class ExactSearch:
                 no encoder of this package; else as for :meth:`search`.
         """
         _warn_ignored({name: value for name, value in kwargs.items() if name != "score_function"})
+        check_flag("overwrite", overwrite)
         source = _source(corpus)
         texts = query_texts(queries)
         size = self.corpus_chunk_size
