@@ -73,7 +73,7 @@ class ExactSearch:
         results: the results of the last `search`.
 
     Raises:
-        InputError: If batch_size or corpus_chunk_size is below 1, the store is no name of a folder, or
+        InputError: If batch_size or corpus_chunk_size is below 1, the store cannot be a folder, or
             the model cannot encode.
 
     Example:
