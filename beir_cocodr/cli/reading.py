@@ -98,13 +98,12 @@ def _check_output(values: Mapping[str, Any]) -> None:
     output = values.get("output")
     if output is None:
         return
-    output = Path(output)
-    datasets = [_local_path(name) for name in _names(values, _DATASETS)]
-    models = [_encoder(name) for name in _names(values, _MODELS)]
-    check_output(output, [*datasets, *models])
-    for dataset in datasets:
-        if dataset.is_dir() and isinstance(_source(dataset), TextFiles):
-            TextFiles.check_output(output, dataset)
+    # Imported here because --help needs nothing that reads files.
+    from beir_cocodr.data.collection import check_apart
+
+    check_output(Path(output), [_encoder(name) for name in _names(values, _MODELS)])
+    for dataset in _names(values, _DATASETS):
+        check_apart(output, dataset)
 
 
 def _names(values: Mapping[str, Any], arguments: Iterable[str]) -> Iterator[str]:
@@ -112,14 +111,6 @@ def _names(values: Mapping[str, Any], arguments: Iterable[str]) -> Iterator[str]
         value = values.get(argument)
         names = value if isinstance(value, list) else [value]
         yield from (str(name) for name in names if name)
-
-
-def _local_path(dataset: str) -> Path:
-    """Return the path that a dataset's name may be, without the settings of reading."""
-    path = Path(dataset)
-    if path.exists():
-        return path
-    return Path(dataset.partition("?")[0])
 
 
 def _encoder(model: str) -> str:
@@ -131,13 +122,6 @@ def _encoder(model: str) -> str:
         return ModelSpec.parse(model).encoder
     except InputError:  # the command itself refuses the name
         return model
-
-
-def _source(dataset: Path) -> object:
-    # Imported here because --help needs nothing that reads files.
-    from beir_cocodr.data.collection import resolve_source
-
-    return resolve_source(dataset, "test")
 
 
 def _use_language(name: str, values: dict[str, object]) -> str:

@@ -31,7 +31,7 @@ from beir_cocodr.data.defects import (
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import HUGGING_FACE, HubDataset, Reading, TextFiles
 from beir_cocodr.data.files.folder_facts import FolderFacts
-from beir_cocodr.data.files.own_folders import is_model, is_result
+from beir_cocodr.data.files.own_folders import check_output, is_model, is_result
 from beir_cocodr.data.files.readers import CORPUS_SUFFIXES, Document
 from beir_cocodr.data.irds_source import IrdsSource, is_registered, suggestion
 from beir_cocodr.data.memory import MemorySource, is_hub_dataset
@@ -467,6 +467,29 @@ def load_collection(
             counts=dataset.counts,
         )
     return _load(resolve_source(dataset, split), labels)
+
+
+def check_apart(output: str | Path | None, dataset: Dataset) -> None:
+    """Check that an output is not the dataset that is read, nor would become a part of it.
+
+    Args:
+        output: the output; None where nothing is written.
+        dataset: the dataset; one in memory is apart.
+
+    Raises:
+        InputError: it is the dataset, would be read as its documents, or contains some of them; or
+            no file system has such a name.
+    """
+    if not isinstance(output, str | Path) or not isinstance(dataset, str | Path):
+        return
+    check_name("the output", output)
+    check_name("dataset", dataset)
+    path = Path(dataset)
+    if not path.exists():  # it may be followed by settings of reading
+        path = Path(str(dataset).partition("?")[0])
+    check_output(Path(output), [path])
+    if path.is_dir() and isinstance(resolve_source(path, "test"), TextFiles):
+        TextFiles.check_output(Path(output), path)
 
 
 def load_collections(

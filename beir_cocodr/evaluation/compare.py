@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beir_cocodr.data.asked_queries import load_asked
-from beir_cocodr.data.collection import Collection, Dataset, is_dataset, load_collection
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    check_apart,
+    is_dataset,
+    load_collection,
+)
 from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.sources import Labels
 from beir_cocodr.deprecation import former_signature
@@ -188,6 +194,7 @@ def compare(
         True
     """
     check_options_type(options, CompareOptions)
+    check_apart(output, dataset)
     check_options_type(search, SearchOptions, "search")
     if options.judgements is not None and options.labels:
         raise InputError(

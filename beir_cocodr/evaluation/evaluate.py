@@ -14,6 +14,7 @@ from beir_cocodr.arrays import Array, spaced_rows
 from beir_cocodr.data.collection import (
     Collection,
     Dataset,
+    check_apart,
     is_dataset,
     load_collection,
     load_labelled,
@@ -190,6 +191,7 @@ def evaluate(
         ['bm25.per_query.tsv', 'bm25.run']
     """
     check_options_type(options, EvaluateOptions)
+    check_apart(output, dataset)
     check_options_type(search, SearchOptions, "search")
     specs = resolve_models(models)
     check_device(search.encoder.device, specs.values())

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from beir_cocodr.arrays import Doubles, Ints
-from beir_cocodr.data.collection import Collection, Dataset, load_collection
+from beir_cocodr.data.collection import Collection, Dataset, check_apart, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.sources import Labels
@@ -207,6 +207,7 @@ def gate(
         'not worse'
     """
     check_options_type(options, GateOptions)
+    check_apart(output, dataset)
     check_options_type(search, SearchOptions, "search")
     for name, model in {"old": old, "new": new}.items():
         if isinstance(model, str | Path):

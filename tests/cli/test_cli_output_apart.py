@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import completed
 
-from beir_cocodr import load_collection
+from beir_cocodr import compare, evaluate, gate, load_collection
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
 from beir_cocodr.run_folder import results_folder
 
 
@@ -122,6 +123,25 @@ def test_the_dataset_is_no_output(notes, beir_folder, tmp_path):
     )
     assert "choose another --output" in message
     assert sorted(path.name for path in beir_folder.iterdir()) == kept
+
+
+@pytest.mark.parametrize("below", ["", "sub"])
+def test_the_functions_of_python_do_not_write_to_a_folder_of_documents(below, notes):
+    before = ids(notes)
+    output = notes / below
+    message = r"choose another --output|choose a new folder"
+    with pytest.raises(InputError, match=message):
+        compare(["bm25", "bm25@x"], notes, output=output)
+    with pytest.raises(InputError, match=message):
+        gate("bm25", "bm25", notes, output=output)
+    assert ids(notes) == before
+
+
+def test_evaluate_does_not_write_to_its_dataset(beir_folder):
+    before = sorted(path.name for path in beir_folder.iterdir())
+    with pytest.raises(InputError, match="choose another --output"):
+        evaluate("bm25", beir_folder, output=beir_folder)
+    assert sorted(path.name for path in beir_folder.iterdir()) == before
 
 
 def test_a_folder_with_documents_is_no_output(notes):

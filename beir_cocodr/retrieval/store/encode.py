@@ -556,4 +556,7 @@ def collection_queries(dataset: Dataset) -> list[str]:
     source = resolve_source(dataset, "test")
     report = StrictReport(source.name)
     source.missing(report, "optional")
-    return [text for _, _, text in islice(source.queries(report), _QUERIES)]
+    texts = [text for _, _, text in islice(source.queries(report), _QUERIES)]
+    if not texts and source.queries_file is not None:
+        log.warning("%s contains no query", source.queries_file)
+    return texts
