@@ -61,6 +61,14 @@ def scores_of(model: HybridEncoder, collection) -> np.ndarray:
     return queries @ model.encode_corpus(list(collection.documents.values())).T
 
 
+def test_a_file_without_queries_is_named(beir_folder, tiny_cosine, tmp_path, caplog):
+    folder = tmp_path / "data"
+    shutil.copytree(beir_folder, folder)
+    (folder / "queries.jsonl").write_text("")
+    fuse(str(tiny_cosine), str(folder), output=tmp_path / "fused", options=EVERYTHING)
+    assert f"{folder / 'queries.jsonl'} contains no query" in caplog.text
+
+
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
 def test_with_all_components_it_is_the_fusion_to_rounding(
     collection, beir_folder, tiny_cosine, tmp_path, weight
