@@ -10,11 +10,20 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import CHECKSUMS, cache_folder, cache_root, locked, real_path, text_sha256
+from beir_cocodr.io import (
+    CHECKSUMS,
+    cache_folder,
+    cache_root,
+    locked,
+    named_folder,
+    real_path,
+    text_sha256,
+)
 from beir_cocodr.records import Record
 
 _SECONDS_A_DAY = 86_400
@@ -102,7 +111,7 @@ def vectors_folder() -> Path | None:
     override = os.environ.get(_VARIABLE)
     if not override:
         return cache_folder(VECTORS)
-    return None if override == _OFF else Path(override).expanduser()
+    return None if override == _OFF else named_folder(_VARIABLE, override)
 
 
 def entries() -> list[Entry]:
@@ -176,7 +185,9 @@ def chosen(held: Iterable[Entry], wanted: str | None, older_than: float | None) 
     """
     entries = list(held)
     if wanted is not None and wanted != "all":
-        names = {wanted, str(real_path(Path(wanted).expanduser()))}
+        names = {wanted}
+        with suppress(RuntimeError):  # there may be no such user
+            names.add(str(real_path(Path(wanted).expanduser())))
         entries = [
             entry
             for entry in entries

@@ -514,10 +514,18 @@ def cache_root() -> Path:
     override = os.environ.get("BEIR_COCODR_CACHE")
     if not override:
         return Path(user_cache_dir("beir-cocodr"))
-    # Libraries that write to it take no other paths.
-    check_name("BEIR_COCODR_CACHE", override, utf8=True)
-    with explained(f"BEIR_COCODR_CACHE is {override}", "name another folder", RuntimeError):
-        return Path(override).expanduser()  # there may be no such user
+    return named_folder("BEIR_COCODR_CACHE", override)
+
+
+def named_folder(variable: str, value: str) -> Path:
+    """Return the folder that a variable of the environment names.
+
+    Raises:
+        InputError: the libraries that write to it cannot, or ``~`` is that of no user.
+    """
+    check_name(variable, value, utf8=True)
+    with explained(f"{variable} is {value}", "name another folder", RuntimeError):
+        return Path(value).expanduser()
 
 
 def cache_folder(name: str) -> Path:

@@ -56,7 +56,7 @@ from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
-from beir_cocodr.training.output_folder import empty
+from beir_cocodr.training.output_folder import check_unused, empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,
@@ -422,11 +422,8 @@ def _begun(output: Path, settings: AdaptationSettings, resume: bool) -> Iterator
             ``resume`` is off.
     """
     with files.sole_writer(files.output_folder(output, utf8=True)):
+        check_unused(output, resume)
         has_files = bool(files.files_below(output))
-        if has_files and not resume:
-            raise InputError(
-                f"{output} is not empty; choose another --output, or --resume to continue it"
-            )
         file = output / PLAN_FILE
         if file.is_file():
             _check_settings(file, settings)

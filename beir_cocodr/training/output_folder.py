@@ -151,3 +151,20 @@ def empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def check_unused(output: Path, resume: bool) -> None:
+    """Check that an output can be written to, and holds nothing that is not resumed.
+
+    Raises:
+        InputError: it cannot be a folder, or it has files and ``resume`` is off.
+    """
+    was_there = output.exists()
+    folder = files.output_folder(output, utf8=True)
+    has_files = bool(files.files_below(folder))
+    if not was_there:
+        folder.rmdir()
+    if has_files and not resume:
+        raise InputError(
+            f"{output} is not empty; choose another --output, or --resume to continue it"
+        )

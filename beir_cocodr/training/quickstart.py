@@ -21,6 +21,7 @@ from beir_cocodr.progress import describe_seconds
 from beir_cocodr.training.adapt import PLAN_FILE, AdaptationSettings, AdaptOptions, adapt
 from beir_cocodr.training.adaptation_cost import PlannedTraining, probe, training_seconds
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.output_folder import check_unused
 
 #: Minutes that the quickstart should take.
 MINUTES = 6.0
@@ -159,6 +160,7 @@ def quickstart(
     """
     if not math.isfinite(minutes):
         raise InputError(f"--minutes is {minutes}; give a finite number of minutes")
+    check_unused(output, resume)  # before the minutes that reading and measuring take
     plan = FAST if fast else _begun_plan(output) if resume else None
     if plan is None:
         plan = _measured_plan(minutes)

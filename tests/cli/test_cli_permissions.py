@@ -125,20 +125,36 @@ def test_a_working_folder_that_is_gone(line, world, monkeypatch, capsys):
     assert "working folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("output", ["file", "file/below"])
-def test_quickstart_refuses_an_output_before_it_works(tmp_path, monkeypatch, capsys, output):
+@pytest.mark.parametrize("output", ["file", "file/below", "folder"])
+@pytest.mark.parametrize("options", [[], ["--fast"]])
+def test_quickstart_refuses_an_output_before_it_works(
+    tmp_path, monkeypatch, capsys, output, options
+):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("a file")
+    Path("folder").mkdir()
+    Path("folder/mine").write_text("a file")
+    # What is read and measured first is kept in the cache.
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
     with pytest.raises(SystemExit) as end:
-        main(["quickstart", "--fast", "--output", output])
+        main(["quickstart", *options, "--output", output])
     assert end.value.code == 2
     assert f"error: {output}" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_cache_of_nobody(world, monkeypatch):
-    monkeypatch.setenv("BEIR_COCODR_CACHE", "~nobody-at-all/cache")
-    done = completed(main, EVALUATE.split())
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [("BEIR_COCODR_CACHE", EVALUATE), ("BEIR_COCODR_VECTORS", "cache")],
+)
+def test_a_cache_of_nobody(variable, line, world, monkeypatch):
+    monkeypatch.setenv(variable, "~nobody-at-all/cache")
+    done = completed(main, line.split())
+    assert (done.returncode, "~nobody-at-all" in done.stderr) == (2, True)
+
+
+def test_nobody_has_no_part_of_the_cache(world):
+    done = completed(main, ["cache", "--clear", "~nobody-at-all"])
     assert (done.returncode, "~nobody-at-all" in done.stderr) == (2, True)
 
 
