@@ -97,3 +97,12 @@ def test_streams_that_are_closed(beir_folder, tmp_path, closed):
     for file in output.iterdir():  # no line of the terminal went into a file
         assert "Next:" not in file.read_text()
     assert json.loads((output / "results.json").read_text())["models"]
+
+
+@pytest.mark.parametrize("lost", ["2>&-", "2>/dev/full", "1>&- 2>&-", "1>/dev/full 2>/dev/full"])
+def test_a_fault_that_cannot_be_said_is_the_exit_status(tmp_path, lost):
+    command = f"{sys.executable} -m beir_cocodr.cli validate --dataset {tmp_path / 'nothing'}"
+    done = subprocess.run(
+        f"{command} {lost}", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

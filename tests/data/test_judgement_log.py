@@ -9,9 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
-from conftest import limited_files
+from conftest import limited_files, process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -303,9 +304,30 @@ def test_half_a_character_is_refused_and_the_log_stays(tmp_path):
     assert log.file.read_bytes() == before
 
 
+@pytest.mark.timeout(60)
 def test_a_folder_that_another_process_holds_is_waited_for_for_seconds(tmp_path, monkeypatch):
     log = JudgementLog(tmp_path)
-    monkeypatch.setattr("beir_cocodr.data.judgement_log._LONGEST_WAIT", 0.2)
-    with locked(tmp_path), pytest.raises(InputError, match="another process"):
-        log.judge(WING, "d1", 1)
     log.judge(WING, "d1", 1)
+    asked = AskedQueries(tmp_path)
+    monkeypatch.setattr("beir_cocodr.data.judgement_log._LONGEST_WAIT", 0.2)
+    holder = process(hold, tmp_path)
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    for act in (
+        lambda: log.judge(WING, "d2", 1),
+        lambda: log.undo(1),
+        lambda: asked.add("wing in a flow"),
+        lambda: JudgementLog(tmp_path),
+    ):
+        with pytest.raises(InputError, match="another process"):
+            act()
+    holder.kill()
+    holder.join()
+    log.judge(WING, "d2", 1)
+    assert log.grades == {WING.id: {"d1": 1, "d2": 1}}
+
+
+def hold(folder):
+    with locked(folder):
+        (folder / "held").touch()
+        time.sleep(60)

@@ -353,6 +353,18 @@ def test_a_comparison_that_names_an_unknown_model_is_refused(
     assert "run the command again" in last
 
 
+@pytest.mark.parametrize("field", ["model", "verdicts"])
+def test_an_adaptation_that_recommends_an_unknown_model_is_refused(adapted, tmp_path, field):
+    record = json.loads((adapted / "adapt.json").read_text())
+    recommendation = record["recommendation"]
+    verdict = next(iter(recommendation["verdicts"].values()))
+    unknown = {"model": "other", "verdicts": {"other": verdict}}
+    recommendation[field] = unknown[field]
+    (tmp_path / "adapt.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"adapt\.json names the model 'other'"):
+        write_report(tmp_path)
+
+
 def test_an_evaluation_that_tests_an_unknown_model_is_refused(two_models, tmp_path):
     folder = copied(two_models, tmp_path)
     record = json.loads((folder / "results.json").read_text())

@@ -3,6 +3,7 @@ with the others.
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from starlette.testclient import TestClient
 from beir_cocodr.cli import serving as commands
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
+from beir_cocodr.report.html import page as html_page
 from beir_cocodr.serve import app
 from beir_cocodr.serve.session import Session
 
@@ -194,6 +196,19 @@ def test_a_judgement_that_cannot_be_is_named(session, page, content, words):
     assert answer.status_code == 400
     assert words in answer.json()["error"]
     assert session.judged.version == before
+
+
+@pytest.mark.parametrize("name", ["query", "document", "query_id", "grade", "\ud800"])
+def test_half_a_character_is_named_and_not_judged(session, page, name):
+    """JSON can escape it, and no answer and no log can hold it."""
+    before = session.judged.version
+    headers = {"content-type": "application/json"}
+    content = json.dumps(judging(**{name: "wing \ud800"}))
+    answer = page.post("/api/judge", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]
+    assert session.judged.version == before
+    assert page.get("/api/state").status_code == 200
 
 
 def test_what_is_sent_is_json_and_short(page):
@@ -393,23 +408,39 @@ def test_a_client_that_never_ends_its_post_is_told_so(session, page, monkeypatch
     assert "longer than" in answer.json()["error"]
 
 
-def test_two_reports_written_at_once_are_both_written(beir_folder, tiny_cosine, tmp_path):
+def test_two_reports_written_at_once_are_both_written(
+    beir_folder, tiny_cosine, tmp_path, monkeypatch
+):
+    """One after the other: whoever writes to a folder removes the unfinished files of others."""
     models = ["bm25", str(tiny_cosine)]
     made = Session(str(beir_folder), models, tmp_path / "out", samples=10)
     made.start()
     browser = client(made)
     browser.post("/api/login", json={"secret": SECRET})
     wait_until(lambda: made.verdict is not None)
+    steps = []
+
+    def noted(step, act):
+        def noting(*given, **named):
+            steps.append(step)
+            return act(*given, **named)
+
+        return noting
+
+    monkeypatch.setattr(made.comparison, "write", noted("verdict", made.comparison.write))
+    monkeypatch.setattr(html_page, "write_report", noted("page", html_page.write_report))
     answers = []
     writers = [
         threading.Thread(target=lambda: answers.append(browser.post("/api/report", json={})))
-        for _ in range(3)
+        for _ in range(2)
     ]
+    writers.append(threading.Thread(target=made.report))
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join(120)
-    assert [answer.status_code for answer in answers] == [200] * 3
+    assert [answer.status_code for answer in answers] == [200] * 2
+    assert steps == ["verdict", "page"] * 3
     assert "Retrieval report" in browser.get("/report").text
     assert made.stop()
 
