@@ -219,6 +219,21 @@ def test_after_a_search_the_first_result_has_the_focus_and_keys_move_on(opened):
     assert opened.browser.run("return focuses") is False
 
 
+def test_a_query_with_the_signs_of_addresses_is_asked_again_as_it_was(page):
+    """The page is loaded anew, and takes the query from its address."""
+    page.browser.open("about:blank")
+    page.browser.open(page.link)
+    until(lambda: page.browser.one("#page").is_displayed())
+    text = "average #1 & 100%25 + data"
+    search(page, text)
+    until(page.hits)
+    found = files(page)
+    page.browser.driver.refresh()
+    until(page.hits)
+    assert page.browser.one("#query").get_property("value") == text
+    assert set(files(page)) >= set(found)
+
+
 def test_what_was_not_found_stays_said(opened):
     search(opened, "xylophone")
     selector = ".column[data-model='bm25'] .status"
