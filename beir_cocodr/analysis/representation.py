@@ -531,7 +531,10 @@ class _CorpusStudy:
         documents: Documents,
         model: COCODR,
     ) -> None:
-        pairs = sample_span_pairs(documents, model, self._options)
+        try:
+            pairs = sample_span_pairs(documents, model, self._options)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
         used = len(pairs.ids)
         size = min(self._options.batch_size, used)
         log.info(

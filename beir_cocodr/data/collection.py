@@ -488,7 +488,7 @@ def check_apart(output: str | Path | None, dataset: Dataset) -> None:
     if not path.exists():  # it may be followed by settings of reading
         path = Path(str(dataset).partition("?")[0])
     check_output(Path(output), [path])
-    if path.is_dir() and isinstance(resolve_source(path, "test"), TextFiles):
+    if path.is_dir() and isinstance(_folder_source(str(path), path, "test", None), TextFiles):
         TextFiles.check_output(Path(output), path)
 
 

@@ -329,7 +329,8 @@ def test_bad_input_is_refused_by_name(beir_folder, tiny_bert, tiny_cosine, tmp_p
     refused("dataset .*twice", model, data * 2)
     refused("gain .*two models", results=[tmp_path / "x.json"])
     refused("no-such/model", ["no-such/model"], data)
-    refused("--span-tokens", options=RepresentationOptions(span_tokens=120))
+    too_long = RepresentationOptions(span_tokens=120)
+    refused(f"{beir_folder}: .*--span-tokens", options=too_long)
     with pytest.raises(InputError, match=r"sample .*2"):
         RepresentationOptions(sample=1)
     with pytest.raises(InputError, match="temperature"):

@@ -559,4 +559,6 @@ def collection_queries(dataset: Dataset) -> list[str]:
     texts = [text for _, _, text in islice(source.queries(report), _QUERIES)]
     if not texts and source.queries_file is not None:
         log.warning("%s contains no query", source.queries_file)
+    elif not texts and source.splits():
+        log.warning("%s has judgements, and no queries", source.name)
     return texts

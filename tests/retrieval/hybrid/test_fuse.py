@@ -67,6 +67,9 @@ def test_a_file_without_queries_is_named(beir_folder, tiny_cosine, tmp_path, cap
     (folder / "queries.jsonl").write_text("")
     fuse(str(tiny_cosine), str(folder), output=tmp_path / "fused", options=EVERYTHING)
     assert f"{folder / 'queries.jsonl'} contains no query" in caplog.text
+    (folder / "queries.jsonl").unlink()
+    fuse(str(tiny_cosine), str(folder), output=tmp_path / "again", options=EVERYTHING)
+    assert f"{folder} has judgements, and no queries" in caplog.text
 
 
 @pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
