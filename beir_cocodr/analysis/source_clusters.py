@@ -528,8 +528,8 @@ def _measured(
     model = load_encoder(specs[after], search.encoder)
     if similarity != model.similarity_fn_name:
         raise InputError(
-            "one model compares by cosine, the other by dot product, so their losses cannot be "
-            "compared; give two models with the same similarity"
+            f"{before} compares by {similarity}, {after} by {model.similarity_fn_name}, so their "
+            "losses cannot be compared; give two models with the same similarity"
         )
     log.info("computing the losses of %d source queries under %s", len(queries), after)
     losses_after, embeddings = source_losses(

@@ -242,7 +242,10 @@ def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
     refused("the target is an empty list", targets=[])
     refused("twice", targets=[targets[0]] * 2)
     refused("twice", models=[models[0]] * 2)
-    refused("cosine", models=[models[0], str(tiny_cosine)])
+    refused(
+        f"{models[0]} compares by dot, {tiny_cosine} by cosine",
+        models=[models[0], str(tiny_cosine)],
+    )
     refused("split 'x'", source_split="x")
     refused("'x' .*none", queries=("x",))
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])

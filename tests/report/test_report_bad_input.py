@@ -121,6 +121,20 @@ def test_an_adaptation_without_what_it_found(adapted, tmp_path):
         write_report(tmp_path)
 
 
+def test_an_adaptation_that_lost_its_record_or_has_not_ended_is_said(adapted, tmp_path, caplog):
+    folder = copied(adapted, tmp_path)
+    (folder / "plan.json").write_text("{}")
+    write_report(folder)
+    assert not caplog.records
+    (folder / "adapt.json").unlink()
+    write_report(folder)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{folder} has the plan.json of an adaptation but no adapt.json: the adaptation has not "
+        "ended (the same command with --resume ends it), or the file was removed; the page "
+        "recommends nothing"
+    ]
+
+
 def test_broken_cluster_weights_and_curves(adapted, tmp_path):
     folder = Path(shutil.copytree(adapted / "models" / "source", tmp_path / "m"))
     log = folder / "episodes" / "0" / "cluster_weights.jsonl"

@@ -11,6 +11,7 @@ from beir_cocodr.evaluation.passage_sizes import PASSAGES_FILE, PassagesRecord
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 
 ADAPTATION_FILE = "adapt.json"
+PLAN_FILE = "plan.json"  # written at the start of an adaptation
 RESULTS_FILE = "results.json"
 
 

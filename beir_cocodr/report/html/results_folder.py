@@ -27,6 +27,7 @@ from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 from beir_cocodr.records import Record
 from beir_cocodr.report.html.record_checks import (
     ADAPTATION_FILE,
+    PLAN_FILE,
     RESULTS_FILE,
     Records,
     check_records,
@@ -320,6 +321,14 @@ def read_folder(folder: Path) -> ResultsFolder:
         passages=_read(PassagesRecord, folder / PASSAGES_FILE),
     )
     check_records(folder, records)
+    if records.adaptation is None and (folder / PLAN_FILE).is_file():
+        log.warning(
+            "%s has the %s of an adaptation but no %s: the adaptation has not ended (the same "
+            "command with --resume ends it), or the file was removed; the page recommends nothing",
+            folder,
+            PLAN_FILE,
+            ADAPTATION_FILE,
+        )
     trained = trained_models(folder)
     files = [Path(file) for file in records.files()]
     if not trained and not files:
