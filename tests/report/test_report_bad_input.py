@@ -135,6 +135,15 @@ def test_an_adaptation_that_lost_its_record_or_has_not_ended_is_said(adapted, tm
     ]
 
 
+def test_the_results_that_the_record_of_an_adaptation_repeats_may_be_missing(adapted, tmp_path):
+    folder = copied(adapted, tmp_path)
+    write_report(folder)
+    page = (folder / "report.html").read_text()
+    (folder / "results.json").unlink()
+    write_report(folder, overwrite=True)
+    assert (folder / "report.html").read_text() == page
+
+
 def test_broken_cluster_weights_and_curves(adapted, tmp_path):
     folder = Path(shutil.copytree(adapted / "models" / "source", tmp_path / "m"))
     log = folder / "episodes" / "0" / "cluster_weights.jsonl"

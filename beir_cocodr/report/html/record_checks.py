@@ -26,11 +26,15 @@ class Records:
     passages: PassagesRecord | None
 
     def files(self) -> list[str]:
-        """Return the names of the files of those that are there."""
+        """Return the names of the files whose content the page shows.
+
+        The record of an adaptation with labels has the content of results.json.
+        """
+        is_repeated = self.adaptation is not None and self.adaptation.results is not None
         by_file = {
             ADAPTATION_FILE: self.adaptation,
             COMPARISON_FILE: self.comparison,
-            RESULTS_FILE: self.results,
+            RESULTS_FILE: None if is_repeated else self.results,
             GATE_FILE: self.gate,
             PASSAGES_FILE: self.passages,
         }
