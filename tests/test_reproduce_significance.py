@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from reproduce import cocodr, mrl, runner
+from conftest import write_beir
+from reproduce import cocodr, extrapolation, mrl, runner
 from reproduce.scales import PaperScale
 from reproduce.significance import mark_significance, p_value, query_scores
 from reproduce.specification import Cell, Comparison, Table, mean
 from reproduce.tables import averaged_rows, markdown, read_results
 from reproduce.workshop import Workshop
 from scipy import stats
+
+from beir_cocodr.resampling import ResttestOptions
+from beir_cocodr.resampling.regimes.regimes import evaluate_regimes
+from beir_cocodr.resampling.resttest import resample_resttest
 
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
 QUERIES = [f"q{number}" for number in range(12)]
@@ -122,6 +128,50 @@ def test_an_average_is_tested_over_the_rows_that_it_averages(place):
     }
 
 
+def test_a_regime_is_tested_over_the_scores_of_its_queries(tmp_path, tiny_cosine):
+    place = Workshop(runner.PAPERS["extrapolation"], PaperScale(), tmp_path)
+    data = str(write_beir(tmp_path / "data", documents=80, queries=30))
+    resampled = tmp_path / "resampled"
+    options = ResttestOptions(buckets=3)
+    resample_resttest(data, data, model=str(tiny_cosine), output=resampled, options=options)
+    folder = place.folder("resttest-all")
+    regimes = evaluate_regimes(
+        resampled, output=folder, architectures=["bm25"], models={"ours": tiny_cosine}
+    )
+    regimes.write(folder / "regimes.json")
+    commands = place.words("resttest-all")
+    content = {"finished": len(commands), "seconds": [1], "commands": commands}
+    folder.with_name(f"{folder.name}.progress.json").write_text(json.dumps(content))
+
+    def cell(model: str, regime: str) -> Cell:
+        cell = extrapolation.score("resttest-all", model, f"ndcg@10, {regime}", "")
+        return replace(cell, published="", expects=())
+
+    regime_names = ("inter", "extra", "change_percent")
+    cells = {
+        (name, regime): cell(name, regime) for name in ("ours", "bm25") for regime in regime_names
+    }
+    comparison = extrapolation.comparing(extrapolation.over("ours", ["ours", "bm25"]))
+    entries = read_results(place, Table("t", "", "extrapolation", cells, comparison=comparison))
+    row = entries["cells"]["bm25"]
+    for regime in ("inter", "extra"):
+        scores = query_scores(place, cells["bm25", regime])
+        assert len(scores) == 30
+        assert np.mean(list(scores.values())) == pytest.approx(row[regime]["ours"])
+    # Extrapolation asks each query once, of the model of its own bucket.
+    by_model = {}
+    for name in ("ours", "bm25"):
+        by_query: dict[str, float] = {}
+        for file in sorted(folder.glob(f"cells/*/{name}-42.json")):
+            by_query |= json.loads(file.read_text())["scores"]["extrapolation"]["nDCG@10"]
+        by_model[name] = [by_query[query] for query in sorted(by_query)]
+    expected = stats.ttest_rel(by_model["bm25"], by_model["ours"]).pvalue
+    assert row["extra"]["p_values"]["ours"] == pytest.approx(expected, rel=1e-9)
+    assert row["extra"]["marks"] == ("†" if expected < 0.05 else "")
+    assert "p_values" not in row["change_percent"]
+    assert "p_values" not in entries["cells"]["ours"]["extra"]
+
+
 def test_a_ratio_of_rows_is_no_average():
     table = TABLES["query-as-context-speed"]
     assert averaged_rows(table) == {}
@@ -140,6 +190,7 @@ def test_the_tables_compare_what_their_papers_compare():
     assert mrl.over_all(["mrl", "bm25", "colbertv2"]).against == {"mrl": {"bm25": "*"}}
     of_papers = ("coco-dr-table2", "coco-dr-table3", "mrl-table2", "mrl-table5")
     of_ours = ("coco-dr-table1", "coco-dr-table7")
+    of_ours += tuple(f"extrapolation-table{number}" for number in (6, 7, 8, 9))
     for name in (*of_papers, *of_ours):
         table = TABLES[name]
         assert table.comparison.of_paper == (name in of_papers)

@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
 from reproduce.shared import DEV, DL19, DL20, TRAIN, parts_of
-from reproduce.specification import Cell, Cells, Paper, Step, Table, grid, mean, published
+from reproduce.specification import (
+    Cell,
+    Cells,
+    Comparison,
+    Paper,
+    Step,
+    Table,
+    grid,
+    mean,
+    published,
+)
+
+if TYPE_CHECKING:
+    from beir_cocodr.resampling.regimes.cells import Cell as EvaluatedModel
 
 EXTRAPOLATION = published("extrapolation")
 
@@ -153,6 +172,45 @@ _REGIMES = {
 }
 
 
+@dataclass(frozen=True)
+class RegimeQueries:
+    """Reads the scores of queries behind a figure: a query's mean over the models it is put to.
+
+    Attributes:
+        architecture: The architecture.
+        group: The size of the training set, counted from the smallest.
+        measure: The measure.
+        regime: The regime.
+    """
+
+    architecture: str
+    group: int
+    measure: str
+    regime: str
+
+    def __call__(self, folder: Path) -> dict[str, float]:
+        """Return query id to score, in the folder of ``resample evaluate``."""
+        scores: dict[str, list[float]] = {}
+        for model in self._models(folder):
+            for query, score in model.scores[self.regime][self.measure].items():
+                scores.setdefault(query, []).append(score)
+        return {query: fmean(values) for query, values in scores.items()}
+
+    def _models(self, folder: Path) -> Iterator[EvaluatedModel]:
+        """Read the models of all seeds and sets that the regime evaluates."""
+        # Plans are printed without these modules, which import torch.
+        from beir_cocodr.resampling.regimes.cells import Cell as EvaluatedModel
+        from beir_cocodr.resampling.regimes.regimes import RESULTS_FILE, Regimes
+
+        regimes = Regimes.read(folder / RESULTS_FILE)
+        row = [row for row in regimes.rows if row.model == self.architecture][self.group]
+        for trained in regimes.sets:
+            if trained.group == row.group and self.regime in trained.regimes:
+                for seed in row.seeds:
+                    name = f"{row.model}-{seed}.json"
+                    yield EvaluatedModel.read(folder / "cells" / trained.name / name)
+
+
 def score(
     step: str,
     architecture: str,
@@ -175,13 +233,27 @@ def score(
     name, factor = _REGIMES[kind]
     row = f"rows[model={architecture}]#{group}"
     address = f"regimes.json:{row}|measures|{_NAMES[measure]}|{name}"
+    queries = None
+    if kind != "change_percent":
+        queries = RegimeQueries(architecture, group, _NAMES[measure], name)
     return Cell(
         step,
         address,
         f"{path}|{measure}|{kind}",
         factor,
         expects=(("regimes.json:recipe|start", start),),
+        queries=queries,
     )
+
+
+def over(reference: str, rows: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the comparison of rows with a reference row, as of ``Comparison.against``."""
+    return {row: {reference: "†"} for row in rows if row != reference}
+
+
+def comparing(against: dict[str, dict[str, str]]) -> Comparison:
+    """Return tests between rows, which the paper does not make."""
+    return Comparison(against, level=0.05, in_rows=True, of_paper=False)
 
 
 def columns(*measures: str) -> list[str]:
@@ -197,6 +269,7 @@ def make_table(
     title: str,
     cells: Cells,
     digits: int = 3,
+    comparison: Comparison | None = None,
 ) -> Table:
     """Return a table whose figures the paper prints."""
     of = (f"table{number}|rows",)
@@ -208,6 +281,7 @@ def make_table(
         cells,
         of=of,
         digits=digits,
+        comparison=comparison,
     )
 
 
@@ -315,10 +389,14 @@ def table6() -> Table:
         )
 
     rows = []
+    against = {}
     for size, models in EXTRAPOLATION["table6"]["rows"].items():
-        rows += [f"{size}, {model}" for model in models]
+        of_size = [f"{size}, {model}" for model in models]
+        rows += of_size
+        against |= over(f"{size}, dr-base", of_size)
     cells = grid(rows, columns("ndcg@10", "recall@100"), cell)
-    return make_table(6, "ReSTrain on TREC DL 2019 and 2020", cells)
+    title = "ReSTrain on TREC DL 2019 and 2020"
+    return make_table(6, title, cells, comparison=comparing(against))
 
 
 def table7() -> Table:
@@ -333,7 +411,8 @@ def table7() -> Table:
         )
 
     cells = grid(_MODELS, columns("mrr@10", "recall@100"), cell)
-    return make_table(7, "ReSTTest on MS MARCO dev", cells)
+    comparison = comparing(over("dr-base", _MODELS))
+    return make_table(7, "ReSTTest on MS MARCO dev", cells, comparison=comparison)
 
 
 _SETS = {
@@ -350,6 +429,7 @@ def by_sets(
     title: str,
     rows: Rows,
     measures: dict[str, list[str]],
+    reference: str,
 ) -> Table:
     """Return a table of models by both sets.
 
@@ -358,6 +438,7 @@ def by_sets(
         title: Its title.
         rows: Its rows.
         measures: The measures of each set.
+        reference: The row with which the others are compared.
     """
 
     def cell(row: str, column: str) -> Cell:
@@ -375,7 +456,8 @@ def by_sets(
     names = []
     for data, of_data in measures.items():
         names += [f"{data}, {column}" for column in columns(*of_data)]
-    return make_table(number, title, grid(rows, names, cell))
+    comparison = comparing(over(reference, rows))
+    return make_table(number, title, grid(rows, names, cell), comparison=comparison)
 
 
 TABLES = [
@@ -398,6 +480,7 @@ TABLES = [
             "trec-dl-2019+2020": ["ndcg@10", "recall@100"],
             "msmarco": ["mrr@10", "recall@100"],
         },
+        reference="dr-base",
     ),
     by_sets(
         9,
@@ -407,6 +490,7 @@ TABLES = [
             "trec-dl-2019+2020": ["recall@100"],
             "msmarco": ["recall@100"],
         },
+        reference="bert",
     ),
 ]
 

@@ -17,7 +17,7 @@ from beir_cocodr.evaluation.evaluate import read_per_query
 from reproduce.specification import Cell, Comparison, Table
 from reproduce.workshop import Workshop
 
-#: Query, with the step that judged it, to its score.
+#: Query, with its collection, to its score; "" where the models have one collection.
 Scores = dict[tuple[str, str], float]
 
 
@@ -34,15 +34,19 @@ def p_value(first: Scores, second: Scores) -> float | None:
 
 def query_scores(shop: Workshop, cell: Cell) -> Scores:
     """Return the scores of the queries of a judged cell, or of the forums that it averages."""
+    scores: Scores = {}
     if cell.combine == "mean":
-        scores: Scores = {}
         for part in cell.parts:
             scores |= query_scores(shop, part)
+        return scores
+    if cell.queries is not None:
+        if shop.is_done(cell.step):
+            for query, score in cell.queries(shop.folder(cell.step)).items():
+                scores["", query] = score
         return scores
     if not cell.step.startswith("judged/") or not shop.is_done(cell.step):
         return {}
     measure = cell.read.rpartition("|")[2]
-    scores = {}
     for file in sorted((shop.folder(cell.step) / "judged").glob("*.per_query.tsv")):
         for query, [score] in read_per_query(file, [measure]).items():
             scores[_collection(cell), query] = score

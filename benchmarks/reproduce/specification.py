@@ -119,6 +119,8 @@ class Cell:
         model: The folder of the model that is judged, with placeholders; "" if none is trained.
         making: What its training.json must say that it was made of.
         expects: Further values that the step's files must have: FILE:PATH, and the value.
+        queries: Reads query id to score from the step's folder, for tests of significance; None
+            where the figure is no mean over queries, or the step judges by ``evaluate``.
     """
 
     step: str = ""
@@ -131,6 +133,7 @@ class Cell:
     model: str = ""
     making: Making | None = None
     expects: tuple[tuple[str, str], ...] = ()
+    queries: Callable[[Path], dict[str, float]] | None = None
 
     def reasons(self) -> list[str]:
         """Return why the cell, or its parts, have no command."""
