@@ -318,6 +318,7 @@ class _Preparation:
         teacher = find_teacher(self.setting)
         scored: dict[str, Ints] = {}
         if isinstance(teacher, FileTeacher):
+            teacher.warn_of_unknown(self.collection.queries)
             scored = {name: scored_rows(teacher, name, relevant[name]) for name in train}
             train = teacher.usable(train, scored)
         total = options.steps_for(len(train))

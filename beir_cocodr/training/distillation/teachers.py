@@ -1,7 +1,7 @@
 """Teachers of distillation, which say which document suits a query better, and the students."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -339,6 +339,25 @@ class FileTeacher:
     def of(cls, setting: TeacherSetting) -> Self:
         """Return the teacher of a setting."""
         return cls(Path(setting.name), setting.documents)
+
+    def warn_of_unknown(self, queries: Container[str]) -> None:
+        """Log how many of the file's documents and queries the dataset does not have."""
+        documents = list(dict.fromkeys(id for scores in self.scores.values() for id in scores))
+        is_unknown = self.documents.rows(documents) < 0
+        unknown = {
+            "documents": [documents[i] for i in np.flatnonzero(is_unknown)],
+            "queries": [query for query in self.scores if query not in queries],
+        }
+        for kind, ids in unknown.items():
+            if ids:
+                log.warning(
+                    "%s: the dataset does not have %d of the %s, and their scores are ignored; "
+                    "the first is %r",
+                    self.file,
+                    len(ids),
+                    kind,
+                    ids[0],
+                )
 
     def scored(self, query_id: str) -> Ints:
         """Return the corpus rows that have a score, in the order of the file.

@@ -218,6 +218,24 @@ def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
             teacher.score(query, "", np.array([0]))
 
 
+def test_documents_and_queries_that_the_dataset_does_not_have_are_counted(
+    collection, tmp_path, caplog
+):
+    query = next(iter(collection.queries))
+    document = next(iter(collection.documents))
+    file = tmp_path / "scores"
+    file.write_text(f"{query}\t{document}\t1\n")
+    FileTeacher(file, collection.documents).warn_of_unknown(collection.queries)
+    assert not caplog.messages
+    file.write_text(f"{query}\tnan\t1\nother\tnan\t1\nother\t{document}\t1\n")
+    FileTeacher(file, collection.documents).warn_of_unknown(collection.queries)
+    assert caplog.messages == [
+        f"{file}: the dataset does not have 1 of the {kind}, and their scores are ignored; the "
+        f"first is {first!r}"
+        for kind, first in (("documents", "nan"), ("queries", "other"))
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
