@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ import pytest
 from conftest import sentences, write_beir
 
 from beir_cocodr.cli.__main__ import app, main
+from beir_cocodr.data import apidocs
 
-pytestmark = pytest.mark.usefixtures("shared_vectors")
+pytestmark = pytest.mark.usefixtures(
+    "shared_vectors", "documentation_of_masked_arrays", "few_resamples"
+)
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -56,6 +60,16 @@ def test_the_readme_is_short():
 
 def execute(snippet: str) -> None:
     exec(compile(snippet, "snippet", "exec"), {"__name__": "__main__"})
+
+
+@pytest.fixture(scope="module")
+def documentation_of_masked_arrays() -> Iterator[None]:
+    """Make apidocs/numpy of numpy.ma alone: about 150 documents, not 1,150."""
+    sources = Path(np.__file__).parent / "ma"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(apidocs, "_source_root", lambda domain: sources)
+        patch.setattr(apidocs, "FORMAT_VERSION", "numpy.ma")  # a folder of its own in the cache
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +161,7 @@ def run(command: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def encoded(tmp_path_factory, first_layers) -> Path:
+def encoded(tmp_path_factory, first_layers, documentation_of_masked_arrays) -> Path:
     """Return the folder in which the first command for scale was run as printed."""
     folder = tmp_path_factory.mktemp("tools")
     with pytest.MonkeyPatch.context() as patch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from beir_cocodr.data import apidocs
 from beir_cocodr.errors import InputError
 from beir_cocodr.training import quickstart as module
 from beir_cocodr.training.adapt import PLAN_FILE, AdaptationSettings
@@ -49,6 +50,16 @@ def test_the_most_steps_that_fit_are_taken(plans):
     assert more.seconds(rate) > 360
 
 
+@pytest.fixture
+def few_texts(monkeypatch):
+    """Make the corpora of the plans of one folder of each package."""
+    folders = {"scipy": "linalg", "sklearn": "utils"}
+    root = apidocs._source_root
+    monkeypatch.setattr(apidocs, "_source_root", lambda domain: root(domain) / folders[domain])
+    monkeypatch.setattr(apidocs, "FORMAT_VERSION", "few")  # folders of their own in the cache
+
+
+@pytest.mark.usefixtures("few_texts")
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_run_measures_once_and_says_so(tmp_path, monkeypatch, caplog, interrupted):
     """A run that is resumed goes on with the steps that it began with, on whatever machine."""
