@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import ir_measures
 import numpy as np
 import pytest
+from interrupted import copied_at_steps
 from safetensors.torch import load_file
 
 from beir_cocodr import COCODR, load_collection, load_encoder
@@ -38,6 +40,8 @@ OPTIONS = FinetuneOptions(
     save_steps=2,
     negatives=1,
 )
+# Before the first checkpoint, and between others.
+KILLS = (1, 3, 5)
 
 
 def reciprocal_rank(model: str, dataset: Path, options, work: Path) -> float:
@@ -85,8 +89,15 @@ def test_the_share_is_drawn_by_the_seed_and_parted_from_the_rest(beir_folder, ca
 
 @pytest.fixture(scope="module")
 def whole(beir_folder, tiny_mlm, tmp_path_factory):
+    """A whole training, and beside it what a kill at some steps leaves of it."""
     folder = tmp_path_factory.mktemp("held-out") / "m"
-    return folder, finetune(str(tiny_mlm), str(beir_folder), output=folder, options=OPTIONS)
+    with copied_at_steps(folder, {step: killed_at(step, folder) for step in KILLS}):
+        record = finetune(str(tiny_mlm), str(beir_folder), output=folder, options=OPTIONS)
+    return folder, record
+
+
+def killed_at(step: int, folder: Path) -> Path:
+    return folder.with_name(f"killed-{step}")
 
 
 def test_the_best_checkpoint_is_kept_and_all_values_are_recorded(whole, beir_folder, tmp_path):
@@ -143,13 +154,12 @@ def test_a_candidate_of_several_queries_is_encoded_once(
         assert encoded == [len(selection.candidates[query]) for query in queries]
 
 
-@pytest.mark.parametrize("step", [1, 3, 5])
+@pytest.mark.parametrize("step", KILLS)
 def test_a_run_that_was_killed_selects_the_same_weights(
-    step, whole, beir_folder, tiny_mlm, tmp_path, dies_at
+    step, whole, beir_folder, tiny_mlm, tmp_path
 ):
     folder, record = whole
-    with dies_at(step):
-        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
+    shutil.copytree(killed_at(step, folder), tmp_path / "m")
     again = finetune(
         str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS, resume=True
     )
@@ -158,9 +168,8 @@ def test_a_run_that_was_killed_selects_the_same_weights(
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_weights_that_were_damaged_are_named(beir_folder, tiny_mlm, tmp_path, dies_at):
-    with dies_at(5):
-        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
+def test_weights_that_were_damaged_are_named(whole, beir_folder, tiny_mlm, tmp_path):
+    shutil.copytree(killed_at(5, whole[0]), tmp_path / "m")
     [best] = (tmp_path / "m" / "checkpoints" / "selection").glob("best-*.safetensors")
     best.write_bytes(best.read_bytes()[:-9] + b"\0" * 9)
     with pytest.raises(InputError, match=rf"{best.name} is damaged.*another --output"):

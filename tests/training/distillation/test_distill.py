@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from interrupted import copied_at_steps
 from safetensors.torch import load_file
 
 from beir_cocodr import MRL, load_encoder
@@ -35,17 +38,24 @@ SMALL = DistillOptions(
     positives=2,
     save_steps=2,
 )
+# Before the first checkpoint, and between others. The lists are drawn anew at step 3.
+KILLS = (2, 3, 5)
 
 
 @pytest.fixture(scope="module", params=["dot", "mrl"])
 def whole(request, beir_folder, tiny_mlm, tmp_path_factory):
+    """A whole training, and beside it what a kill at some steps leaves of it."""
     folder = tmp_path_factory.mktemp(f"distill-{request.param}") / "m"
     options = SMALL.with_overrides(student=request.param)
-    return (
-        folder,
-        distill(str(tiny_mlm), str(beir_folder), teacher="bm25", output=folder, options=options),
-        options,
-    )
+    with copied_at_steps(folder, {step: killed_at(step, folder) for step in KILLS}):
+        record = distill(
+            str(tiny_mlm), str(beir_folder), teacher="bm25", output=folder, options=options
+        )
+    return folder, record, options
+
+
+def killed_at(step: int, folder: Path) -> Path:
+    return folder.with_name(f"killed-{step}")
 
 
 def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
@@ -58,15 +68,10 @@ def test_the_student_moves_and_is_saved_as_what_it_is(whole, tiny_mlm):
     assert not (folder / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_killed_and_resumed_gives_the_same_weights(
-    step, whole, beir_folder, tiny_mlm, tmp_path, dies_at
-):
+@pytest.mark.parametrize("step", KILLS)
+def test_killed_and_resumed_gives_the_same_weights(step, whole, beir_folder, tiny_mlm, tmp_path):
     folder, _, options = whole
-    with dies_at(step):
-        distill(
-            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=options
-        )
+    shutil.copytree(killed_at(step, folder), tmp_path / "m")
     distill(
         str(tiny_mlm),
         str(beir_folder),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import exit_code, process
+from interrupted import copied_at_steps
 from safetensors.torch import load_file
 
 from beir_cocodr.cli.__main__ import main
@@ -75,16 +76,15 @@ def kept(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def begin(kept, beir_folder, two_layer_mlm, tmp_path, dies_at):
-    """Return a function that copies a whole training and one that died at step 8."""
+def begin(kept, beir_folder, two_layer_mlm, tmp_path):
+    """Return a function that copies a whole training, and what a kill at step 8 leaves of it."""
 
     def copied(options: FinetuneOptions, kind: str) -> tuple[Path, Path]:
         trained = kept / kind
         if not trained.exists():
             model, data = str(two_layer_mlm), str(beir_folder)
-            finetune(model, data, output=trained / "whole", options=options)
-            with dies_at(8):
-                finetune(model, data, output=trained / "half", options=options)
+            with copied_at_steps(trained / "whole", {8: trained / "half"}):
+                finetune(model, data, output=trained / "whole", options=options)
         shutil.copytree(trained, tmp_path / "copy")
         return tmp_path / "copy" / "whole", tmp_path / "copy" / "half"
 

@@ -174,16 +174,19 @@ def test_the_draw(collection, model, reference, tmp_path):
 
 
 def test_every_candidate_is_drawn_equally_often(collection, model, reference, tmp_path):
-    query = next(iter(reference.relevant))
-    drawn = [
-        ids_of(mine(collection, model, tmp_path, depth=10, keep=3, episode=e), collection)[query]
-        for e in range(60)
-    ]
-    candidates = reference.candidates(query, 10)
-    counts = np.array([sum(id in ids for ids in drawn) for id in candidates])
-    assert counts.sum() == 180
-    # Binomial(60, 3/9): mean 20, standard deviation 3.7.
-    assert ((counts > 5) & (counts < 35)).all()
+    """The draws of all queries with ten candidates are counted by the place of the candidate."""
+    candidates = {query: reference.candidates(query, 10) for query in reference.relevant}
+    draws, counts = 0, np.zeros(10)
+    for episode in range(6):
+        mined = mine(collection, model, tmp_path, depth=10, keep=3, episode=episode)
+        for query, ids in ids_of(mined, collection).items():
+            if len(candidates[query]) == 10:
+                counts[[candidates[query].index(id) for id in ids]] += 1
+                draws += 1
+    assert draws >= 48
+    assert counts.sum() == 3 * draws
+    # Binomial(draws, 3/10): four standard deviations around the mean.
+    assert (abs(counts - 0.3 * draws) < 4 * np.sqrt(0.21 * draws)).all()
 
 
 @pytest.mark.parametrize("query_block", [1, 3, 7])
