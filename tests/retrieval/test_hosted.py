@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from conftest import write_beir
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncoder
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Transformer
@@ -24,8 +25,8 @@ from beir_cocodr.retrieval.resources import Resources
 
 
 @pytest.fixture(scope="module")
-def collection(beir_folder):
-    return load_collection(beir_folder)
+def collection(tmp_path_factory):
+    return load_collection(write_beir(tmp_path_factory.mktemp("few") / "data", 24, 12))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_reranking_is_the_cross_encoders_order_of_what_the_model_finds(
         len(collection.queries), -1
     )
     check(ranking, raw + candidates(get, collection, first, 100))
-    assert ranking.rows.shape == (16, 48)
+    assert ranking.rows.shape == (12, 24)
     described = found.describe()
     assert (described["reranked"], described["first_stage"]["model"]) == (
         100,
@@ -172,7 +173,7 @@ def test_tokens_are_encoded_once_for_a_model_and_a_corpus(
     np.testing.assert_array_equal(again.search(collection.queries, 5).rows, ranking.rows)
     every = LateInteraction(str(tiny_colbert), collection.documents, folder=tmp_path)
     monkeypatch.setattr(every, "vectors", None)
-    assert every.search(collection.queries, 5).rows.shape == (16, 5)
+    assert every.search(collection.queries, 5).rows.shape == (12, 5)
     other = TokenSearch(
         str(tiny_colbert), collection.documents, SearchOptions(bf16=True), folder=tmp_path
     )
@@ -277,12 +278,11 @@ def test_names_and_models_that_are_something_else(
     assert message in error
 
 
-def test_wherever_a_model_is_named(
-    beir_folder, tiny_cross, tiny_mlm, tiny_colbert, tmp_path, capsys
-):
+def test_wherever_a_model_is_named(tiny_cross, tiny_mlm, tiny_colbert, tmp_path, capsys):
+    folder = write_beir(tmp_path / "data", 24, 12)
     models = [f"rerank:{tiny_cross}@bm25", f"splade:{tiny_mlm}", f"colbert:{tiny_colbert}"]
     named = [word for model in models for word in ("--model", model)]
-    output, common = tmp_path / "o", ("--dataset", beir_folder)
+    output, common = tmp_path / "o", ("--dataset", folder)
     assert status("evaluate", *common, *named, "--output", output, "--bf16") == 0
     results = json.loads((output / "results.json").read_text())
     assert [*results["models"]] == models
@@ -300,4 +300,4 @@ def test_wherever_a_model_is_named(
     assert status("search", *common, "--model", models[2], "--json", "wing flow") == 0
     assert json.loads(capsys.readouterr().out)
     for model in models:
-        assert Searcher(beir_folder, model).search("wing flow", 3)[0].rank == 1
+        assert Searcher(folder, model).search("wing flow", 3)[0].rank == 1

@@ -24,7 +24,7 @@ from beir_cocodr.retrieval.store.store_search import search_index, search_store
 from beir_cocodr.retrieval.vectors.pool import Workers
 
 #: Of each file: the first and last bytes, and places drawn with a seed.
-FLIPS = 12
+FLIPS = 4
 
 DERIVED = ["ids.parquet", "tie_order.npy", "tie_ranks.npy"]
 

@@ -159,10 +159,10 @@ def test_a_screened_search_finds_what_a_full_sort_finds(
     seed: int, kind: str, top_k: int, excluding: bool
 ) -> None:
     random = np.random.default_rng(seed)
-    queries, documents = (embeddings(kind, count, 24, random) for count in (15, 900))
+    queries, documents = (embeddings(kind, count, 24, random) for count in (15, 450))
     excluded = random.integers(-1, len(documents), len(queries)) if excluding else None
     scores, rows = search_chunks(
-        queries, np.split(documents, [30, 500]), top_k, excluded_rows=excluded
+        queries, np.split(documents, [30, 240]), top_k, excluded_rows=excluded
     )
     exact = queries.astype(np.float64) @ documents.astype(np.float64).T
     if excluded is not None:
