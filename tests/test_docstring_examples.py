@@ -8,6 +8,7 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.usefixtures("shared_vectors")
@@ -46,6 +47,17 @@ def test_a_newcomer_finds_examples():
     assert all(">>> " in code for code in EXAMPLES.values())
 
 
+@pytest.fixture(scope="module")
+def a_part_of_numpy(tmp_path_factory):
+    """Let apidocs/numpy be the documentation of numpy.lib alone, which is read in less time."""
+    part = Path(np.__file__).parent / "lib"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("beir_cocodr.data.apidocs._source_root", lambda domain: part)
+        patch.setenv("BEIR_COCODR_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.usefixtures("a_part_of_numpy")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_as_printed(name, first_layers, wide_layers, tmp_path, monkeypatch):
     minilm = wide_layers if "384" in EXAMPLES[name] else first_layers

@@ -52,6 +52,10 @@ def counted(folder: str, **options) -> dict[str, int]:
     return dict(zip(result.words.to_pylist(), result.counts.tolist(), strict=True))
 
 
+def in_memory(texts: list[str]) -> dict[str, dict[str, str]]:
+    return {f"d{i}": {"title": "", "text": text} for i, text in enumerate(texts)}
+
+
 def by_python(texts: list[str]) -> Counter:
     """Count words by a loop over letters: categories L, M, N and the underscore."""
     words: Counter = Counter()
@@ -78,12 +82,13 @@ letters = st.text(st.sampled_from("aAbBéßИ中०_9 .,-'\n\t—«\u0301"), min
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(letters.filter(str.strip), min_size=1, max_size=12))
-def test_counts_equal_those_of_a_loop_for_any_chunk_size(tmp_path_factory, texts):
-    folder = collection(tmp_path_factory.mktemp("words") / "c", texts)
-    documents = load_collection(folder, labels="none").documents
-    expected = by_python([document["text"] for document in documents.values()])
+def test_counts_equal_those_of_a_loop_for_any_chunk_size(texts):
+    documents = load_collection(in_memory(texts), labels="none").documents
+    expected = by_python(texts)
     for rows in (1, 3, 4096):
-        assert counted(folder, chunk_rows=rows) == dict(expected)
+        result = Unigrams.of(documents, chunk_rows=rows)
+        counts = dict(zip(result.words.to_pylist(), result.counts.tolist(), strict=True))
+        assert counts == dict(expected)
 
 
 def test_merging_early_and_often_changes_nothing(tmp_path, monkeypatch):
@@ -122,14 +127,13 @@ def test_a_collection_has_similarity_one_with_itself(beir_folder):
 @given(
     st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=9), min_size=2, max_size=2)
 )
-def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(tmp_path_factory, sides):
-    root = tmp_path_factory.mktemp("sides")
-    folders = [collection(root / str(i), [" ".join(words)]) for i, words in enumerate(sides)]
-    result = shift(folders[1], source=folders[0]).document_jaccard
+def test_similarity_of_documents_is_that_of_dense_counts_and_symmetric(sides):
+    first, second = (in_memory([" ".join(words)]) for words in sides)
+    result = shift(second, source=first).document_jaccard
     shares = [[words.count(letter) / len(words) for letter in "abcdef"] for words in sides]
     expected = np.minimum(*shares).sum() / np.maximum(*shares).sum()
     assert result == pytest.approx(expected, abs=1e-14)
-    assert result == shift(folders[0], source=folders[1]).document_jaccard
+    assert result == shift(first, source=second).document_jaccard
     assert 0 <= result <= 1
 
 
@@ -373,13 +377,10 @@ assert "torch" not in sys.modules
 
 
 def test_memory_does_not_grow_with_documents_and_torch_is_not_imported(tmp_path):
-    rng = np.random.default_rng(0)
     words = np.array([f"word{i}" for i in range(300)])
-    sizes = (1000, 20_000)
-    folders = [
-        collection(tmp_path / str(n), [" ".join(rng.choice(words, 20)) for _ in range(n)])
-        for n in sizes
-    ]
+    drawn = words[np.random.default_rng(0).integers(300, size=(8000, 20))]
+    texts = [" ".join(row) for row in drawn]
+    folders = [collection(tmp_path / str(n), texts[:n]) for n in (1000, 8000)]
     small, large = peak_memory(folders)
     assert 0 < large < 1.5 * small
     assert large < (Path(folders[1]) / "corpus.jsonl").stat().st_size / 2

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
+from conftest import process
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
@@ -334,19 +333,32 @@ assert not loaded, loaded
 """
 
 
-def test_processes_may_race_and_load_without_the_stack(tmp_path: Path) -> None:
+@pytest.fixture
+def large_corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.jsonl"
-    path.write_text(lines([{"_id": f"d{number}", "text": "x" * 100} for number in range(50_000)]))
+    path.write_text(lines([{"_id": f"d{number}", "text": "x" * 100} for number in range(20_000)]))
+    return path
 
-    def load(_: int) -> str:
-        command = [sys.executable, "-c", _LOAD, str(path)]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, env={**os.environ}
-        ).stdout
 
-    with ThreadPoolExecutor(3) as pool:
-        hashes = set(pool.map(load, range(3)))
-    assert hashes == {load_collection(path, labels="none").documents.content_hash + "\n"}
+def test_a_corpus_is_loaded_without_the_stack(large_corpus: Path) -> None:
+    command = [sys.executable, "-c", _LOAD, str(large_corpus)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = load_collection(large_corpus, labels="none").documents.content_hash
+    assert done.stdout == f"{expected}\n"
+
+
+def _write_hash(path: Path, output: Path) -> None:
+    output.write_text(load_collection(path, labels="none").documents.content_hash)
+
+
+def test_processes_may_race(large_corpus: Path, tmp_path: Path) -> None:
+    outputs = [tmp_path / f"hash-{number}" for number in range(3)]
+    started = [process(_write_hash, large_corpus, output) for output in outputs]
+    for loading in started:
+        loading.join(300)
+        assert loading.exitcode == 0
+    hashes = {output.read_text() for output in outputs}
+    assert hashes == {load_collection(large_corpus, labels="none").documents.content_hash}
     assert [re.sub("[0-9a-f]{32}", "KEY", name) for name, _ in cached(tmp_path)] == ["KEY.arrow"]
 
 

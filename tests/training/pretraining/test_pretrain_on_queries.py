@@ -80,12 +80,19 @@ def test_rows_are_drawn_in_a_thread_while_others_are_collated(context, tiny_mlm)
     batch = [rows[row] for row in range(16)]
     columns = [f"{column}_input_ids" for column in found.columns]
     expected = collate(batch)
+    tokenizer = found.model.tokenizer.backend_tokenizer
+    padding = tokenizer.padding
+    assert padding is not None
+    found.texts_of(alone)
+    assert tokenizer.padding == padding
+
+    # And at any moment of the collating:
     thread = threading.Thread(target=draw)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that the threads meet at every place
     thread.start()
     try:
-        for _ in range(300):
+        for _ in range(40):
             collated = collate(batch)
             for column in columns:
                 assert torch.equal(collated[column], expected[column])
