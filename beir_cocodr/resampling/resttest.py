@@ -164,9 +164,15 @@ def resample_resttest(
         search,
     )
     tests = len(pair.test.queries)
+    if tests < 2:
+        raise InputError(
+            f"{pair.test.name}: the {pair.test.split} split has {tests} judged query, and each of "
+            "at least two buckets holds one out; choose another test set"
+        )
     if buckets < 2 or buckets > tests:
         raise InputError(
-            f"--buckets {buckets}: give 2 to {tests}, as each bucket holds out test queries"
+            f"--buckets {buckets}: give 2 to {tests}, as each bucket holds out some of the {tests} "
+            f"test queries of {pair.test.name}"
         )
     inputs = embed_inputs(pair, model, search)
     train_buckets, test_buckets = query_buckets(

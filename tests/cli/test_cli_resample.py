@@ -43,6 +43,10 @@ def wrong(folder, tmp_path) -> dict[str, list[str]]:
     (renamed / "queries.jsonl").write_text("\n".join(texts) + "\n")
     qrels = (renamed / "qrels" / "test.tsv").read_text().replace("q80\t", "q1\t")
     (renamed / "qrels" / "test.tsv").write_text(qrels)
+    lonely = tmp_path / "lonely"
+    shutil.copytree(folder, lonely)
+    one = (lonely / "qrels" / "test.tsv").read_text().splitlines(keepends=True)[:2]
+    (lonely / "qrels" / "test.tsv").write_text("".join(one))
     here = ["--train", str(folder), "--test", str(folder)]
     return {
         "the test set is larger": [
@@ -77,7 +81,14 @@ def wrong(folder, tmp_path) -> dict[str, list[str]]:
         "unknown search 'bm25'": ["restrain", *here, "--k", "1", "--search", "bm25"],
         "--base-id 'a b'": ["restrain", *here, "--k", "1", "--base-id", "a b"],
         "--buckets 1: give 2 to 8": ["resttest", *here, "--buckets", "1"],
-        "--buckets 9: give 2 to 8": ["resttest", *here, "--buckets", "9"],
+        f"--buckets 9: give 2 to 8.* of {folder}": ["resttest", *here, "--buckets", "9"],
+        f"{lonely}: the test split has 1 judged query": [
+            "resttest",
+            "--train",
+            str(folder),
+            "--test",
+            str(lonely),
+        ],
         "no split 'dev'": ["resttest", *here, "--test-split", "dev"],
         "Missing command|missing command": [],
     }
