@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import completed
+from conftest import COMMON, TOPICS, completed
 
-from beir_cocodr import load_collection
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
@@ -23,42 +22,50 @@ from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.vectors.pool import Workers
 
-DOCUMENTS = 180
+DOCUMENTS = 120
+# Enough queries of each kind for every fault below to be noticed.
+SAMPLES = 60
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory) -> Path:
-    """180 documents of NumPy's documentation, cut to 60 words, with 80 labelled queries."""
-    source = load_collection("apidocs/numpy")
+    """120 documents that repeat four words of their own, and 60 labelled queries for these words.
+
+    The words are those of the vocabulary of ``clean``, an encoder that works untrained.
+    """
     folder = tmp_path_factory.mktemp("gate") / "corpus"
     (folder / "qrels").mkdir(parents=True)
-    labels = list(source.qrels.items())[:80]
-    ids = dict.fromkeys([next(iter(grades)) for _, grades in labels])
-    ids |= dict.fromkeys(source.documents.ids())
-    documents = []
-    for id in list(ids)[:DOCUMENTS]:
-        text = " ".join(source.documents[id]["text"].split()[:60])
-        documents.append(json.dumps({"_id": id, "title": "", "text": text}))
+    rng = np.random.default_rng(3)
+    vocabulary = [word for topic in TOPICS for word in topic]
+    documents, queries, labels = [], [], ["query-id\tcorpus-id\tscore"]
+    for number in range(DOCUMENTS):
+        own = rng.choice(vocabulary, 4, replace=False)
+        sentences = []
+        for _ in range(4):
+            words = [rng.choice(own if rng.random() < 0.6 else COMMON) for _ in range(12)]
+            sentences.append(" ".join(words) + " .")
+        document = {"_id": f"d{number}", "title": "", "text": " ".join(sentences)}
+        documents.append(json.dumps(document))
+        if number % 2 == 0:
+            queries.append(json.dumps({"_id": f"q{number}", "text": " ".join(own)}))
+            labels.append(f"q{number}\td{number}\t1")
     (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
-    queries = [json.dumps({"_id": id, "text": source.queries[id]}) for id, _ in labels]
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n")
-    lines = ["query-id\tcorpus-id\tscore"]
-    lines += [f"{id}\t{next(iter(grades))}\t1" for id, grades in labels]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(labels) + "\n")
     return folder
 
 
 def encoded(
     dataset: Path, model: Path, folder: Path, encoder: EncoderOptions = EncoderOptions()
 ) -> Path:
-    options = EncodeOptions(shard_size=97)
+    options = EncodeOptions(shard_size=65)
     encode(str(dataset), str(model), folder, options, encoder=encoder, workers=Workers(threads=1))
     return folder
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, collection, first_layers) -> Path:
-    return encoded(collection, first_layers, tmp_path_factory.mktemp("stores") / "whole")
+def whole(tmp_path_factory, collection, clean) -> Path:
+    return encoded(collection, clean, tmp_path_factory.mktemp("stores") / "whole")
 
 
 def changed(store: Path, folder: Path, change: Callable[[np.ndarray], np.ndarray]) -> Path:
@@ -89,7 +96,7 @@ def pooled(model: Path, folder: Path) -> Path:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     wrong = SentenceTransformer(str(model))
-    wrong[1] = Pooling(96, "cls")
+    wrong[1] = Pooling(32, "cls")
     wrong.save_pretrained(str(folder))
     return folder
 
@@ -124,13 +131,13 @@ def test_harmless_changes_end_with_0(collection, whole, tmp_path):
     record = EmbeddingStore.open(whole).record
     reordered = encoded(other, Path(str(record.model.path)), tmp_path / "in-another-order")
     for new in (whole, half, eight, reordered):
-        same = gate(whole, new, str(collection), options=GateOptions(samples=100))
+        same = gate(whole, new, str(collection), options=GateOptions(samples=SAMPLES))
         assert (same.decision, same.exit_status) == ("not worse", 0), same.paragraph
         assert same.missing == {"old": 0, "new": 0}
     assert status(whole, eight, collection) == 0
 
 
-def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, first_layers, tmp_path):
+def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, clean, tmp_path):
     def without(row: int, document: dict) -> dict | None:
         return document if row % 12 else None
 
@@ -148,15 +155,15 @@ def test_a_store_damaged_in_each_way_ends_with_1(collection, whole, first_layers
     faults = {
         "shuffled": changed(whole, tmp_path / "shuffled", shuffled),
         "coarse": changed(whole, tmp_path / "coarse", lambda vectors: rounded(vectors, 1)),
-        "missing": encoded(lacking, first_layers, tmp_path / "missing-store"),
-        "stale": encoded(stale, first_layers, tmp_path / "stale-store"),
-        "short": encoded(collection, first_layers, tmp_path / "short", short),
-        "pooling": encoded(collection, pooled(first_layers, tmp_path / "model"), tmp_path / "cls"),
-        "prefix": encoded(collection, first_layers, tmp_path / "prefix", prefix),
+        "missing": encoded(lacking, clean, tmp_path / "missing-store"),
+        "stale": encoded(stale, clean, tmp_path / "stale-store"),
+        "short": encoded(collection, clean, tmp_path / "short", short),
+        "pooling": encoded(collection, pooled(clean, tmp_path / "model"), tmp_path / "cls"),
+        "prefix": encoded(collection, clean, tmp_path / "prefix", prefix),
     }
     for name, store in faults.items():
         for labels in (True, False):
-            options = GateOptions(labels=labels, samples=100)
+            options = GateOptions(labels=labels, samples=SAMPLES)
             record = gate(whole, store, str(collection), options=options)
             assert record.decision == "worse", (name, record.paragraph)
     assert gate(whole, faults["missing"], str(collection)).missing["new"] == DOCUMENTS // 12
@@ -244,9 +251,9 @@ def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
     assert kinds == {"spans of documents", "generated queries", "labelled queries"}
 
 
-def test_the_settings_of_one_side(collection, first_layers, whole):
-    model = str(first_layers)
-    options = GateOptions(samples=100, new=EncoderOptions(document_length=12))
+def test_the_settings_of_one_side(collection, clean, whole):
+    model = str(clean)
+    options = GateOptions(samples=SAMPLES, new=EncoderOptions(document_length=12))
     assert gate(model, model, str(collection), options=options).decision == "worse"
     # A store and the model that wrote it are the same thing.
     assert gate(model, whole, str(collection)).decision == "not worse"
@@ -282,8 +289,8 @@ def test_bad_input_ends_with_2(collection, capsys, arguments, expected):
     assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_bm25_on_one_side_alone_is_no_matter_of_spans(collection, first_layers):
-    model = str(first_layers)
+def test_bm25_on_one_side_alone_is_no_matter_of_spans(collection, clean):
+    model = str(clean)
     pair = (model, f"hybrid:{model}", str(collection))
     without = gate(*pair, options=GateOptions(samples=40, labels=False))
     assert all(figures.difference is None for figures in without.evidence)
