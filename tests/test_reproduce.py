@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from runpy import run_path
@@ -47,6 +48,18 @@ def shop(paper: str, tmp_path: Path, scale=None) -> Workshop:
     return Workshop(runner.PAPERS[paper], scale or PaperScale(), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Return a function that plans a paper for some GPUs once, in a folder that stays empty."""
+    folder = tmp_path_factory.mktemp("planned")
+
+    @cache
+    def plan_paper(paper: str, gpus: int = 8) -> Workshop:
+        return shop(paper, folder, PaperScale(gpus=gpus))
+
+    return plan_paper
+
+
 def test_the_tables_are_those_of_the_papers():
     numbers = {
         paper: {table.name.removeprefix(f"{paper}-") for table in found.tables}
@@ -61,20 +74,20 @@ def test_the_tables_are_those_of_the_papers():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_published_figure_has_a_command_or_a_reason(name, tmp_path):
+def test_every_published_figure_has_a_command_or_a_reason(name, planned):
     paper, table = runner.TABLES[name]
-    place = shop(paper.name, tmp_path)
+    place = planned(paper.name)
     for top in table.of:
         printed = {f"{top}|{path}": value for path, value in leaves(figures(table.file, top))}
         assert printed
         assert set(printed) <= {cell.published for cell in table.cells.values()}
     found = plan(place, table)
     explained = {cell for where in found["reasons"].values() for cell in where}
-    planned = {step["step"] for step in found["steps"]}
+    steps = {step["step"] for step in found["steps"]}
     for (row, column), cell in table.cells.items():
         if f"{row}, {column}" not in explained:
             assert cell.steps()
-            assert {place.first_equal(step) for step in cell.steps()} <= planned
+            assert {place.first_equal(step) for step in cell.steps()} <= steps
     for step in found["steps"]:
         assert step["commands"]
         assert not any("{" in line for line in step["commands"])
@@ -86,9 +99,9 @@ def test_every_published_figure_has_a_command_or_a_reason(name, tmp_path):
 
 
 @pytest.mark.parametrize("paper", runner.PAPERS)
-def test_commands_are_ones_that_the_command_line_takes(paper, tmp_path):
+def test_commands_are_ones_that_the_command_line_takes(paper, planned):
     """But for what is said to be lacking, which other versions may have."""
-    place = shop(paper, tmp_path)
+    place = planned(paper)
     lacking = {
         reason
         for name in place.steps
@@ -108,9 +121,9 @@ def test_a_command_that_is_not_there_is_named():
 
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("paper", runner.PAPERS)
-def test_every_planned_training_can_share_its_batch(paper, gpus, tmp_path):
+def test_every_planned_training_can_share_its_batch(paper, gpus, planned):
     """Ask the options themselves, for the processes that the command line names."""
-    place = shop(paper, tmp_path, PaperScale(gpus=gpus))
+    place = planned(paper, gpus)
     counts = set()
     for name in place.steps:
         for words in place.words(name):

@@ -35,9 +35,14 @@ def unavailable(words: list[str]) -> str:
 
     Nothing is run, and no file is read.
     """
-    if words[0] == "make":
+    return _unavailable(tuple(words))
+
+
+@cache  # Many cells of many tables need the same commands.
+def _unavailable(given: tuple[str, ...]) -> str:
+    if given[0] == "make":
         return ""
-    words = _current(words)
+    words = _current(list(given))
     command = _commands()
     rest = words
     while hasattr(command, "commands"):
@@ -55,20 +60,19 @@ def unavailable(words: list[str]) -> str:
             return f"{command.name} has no option {flag}"
         if count > 1 and not options[flag].multiple:
             return f"{command.name} takes one {flag}, and {count} are needed"
-    return _unknown_value(words) or _refused_options(tuple(words))
+    return _unknown_value(words) or _refused_options(words)
 
 
-@cache  # Many cells of many tables need the same commands.
-def _refused_options(words: tuple[str, ...]) -> str:
+def _refused_options(words: list[str]) -> str:
     """Say what the options of a training refuse; "" if nothing."""
     from beir_cocodr.errors import InputError
 
-    if not is_training(list(words)):
+    if not is_training(words):
         return ""
     try:
-        options_of(list(words), 1)
+        options_of(words, 1)
     except InputError as error:
-        return f"{kind_of(list(words))} refuses its options: {error}"
+        return f"{kind_of(words)} refuses its options: {error}"
     return ""
 
 
@@ -116,6 +120,11 @@ def options_of(words: list[str], processes: int) -> Any:
     Raises:
         InputError: The options refuse a value.
     """
+    return _options_of(tuple(words), processes)
+
+
+@cache  # The check of a command, its processes and its cost ask for the same options.
+def _options_of(words: tuple[str, ...], processes: int) -> Any:
     from beir_cocodr.resampling.regimes import Recipe
     from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
     from beir_cocodr.training.presets import stage_options
@@ -127,7 +136,7 @@ def options_of(words: list[str], processes: int) -> Any:
         "distill": DistillOptions,
         "resample evaluate": Recipe,
     }
-    command = kind_of(words)
+    command = kind_of(list(words))
     kind: Any = kinds[command]
     values = dict(pairwise(words))
     assigned = [value for name, value in pairwise(words) if name == "--set"]

@@ -55,6 +55,7 @@ class Workshop:
         self.failed: dict[str, str] = {}
         self._first: dict[tuple[str, ...], str] = {}
         self._names: dict[str, str] = {}
+        self._words: dict[str, list[list[str]]] = {}
 
     @property
     def gpus(self) -> int:
@@ -83,17 +84,19 @@ class Workshop:
 
     def words(self, name: str) -> list[list[str]]:
         """Return the commands of a step as they are run."""
-        out = self.folder(name)
-        commands = []
-        for command in self.steps[name].commands:
-            line = resolve(
-                command,
-                self.scale,
-                self.folder,
-                out,
-            )
-            commands.append(self.scale.words(list(_split(line))))
-        return commands
+        if name not in self._words:
+            out = self.folder(name)
+            commands = []
+            for command in self.steps[name].commands:
+                line = resolve(
+                    command,
+                    self.scale,
+                    self.folder,
+                    out,
+                )
+                commands.append(self.scale.words(list(_split(line))))
+            self._words[name] = commands
+        return self._words[name]
 
     def order(self, name: str) -> Iterator[str]:
         """Yield the steps that a step needs, and then itself."""
