@@ -297,12 +297,18 @@ def whole(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def died(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("died") / "m"
+
+
 @pytest.fixture
-def interrupted(whole, beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
-    """Training that died at step 5, with checkpoints of steps 2 and 4."""
-    with dies_at(5):
-        finetune(str(tiny_mlm), str(beir_folder), output=tmp_path / "m", options=OPTIONS)
-    return tmp_path / "m"
+def interrupted(died, beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
+    """A copy of a training that died at step 5, with checkpoints of steps 2 and 4."""
+    if not died.exists():
+        with dies_at(5):
+            finetune(str(tiny_mlm), str(beir_folder), output=died, options=OPTIONS)
+    return Path(shutil.copytree(died, tmp_path / "m"))
 
 
 def same_weights(first: Path, second: Path) -> bool:
