@@ -34,16 +34,47 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def adapted(beir_folder, tiny_mlm, tmp_path_factory):
+def small(tmp_path_factory):
+    return write_beir(tmp_path_factory.mktemp("small") / "tiny", documents=24, queries=8)
+
+
+@pytest.fixture(scope="module")
+def counts() -> Counter:
+    """How often ``adapted`` loaded each collection and encoder, and parsed each name."""
+    return Counter()
+
+
+def count_calls(patched: pytest.MonkeyPatch, counts: Counter) -> None:
+    def counted(module, name):
+        original = getattr(module, name)
+
+        def call(first, *arguments, **settings):
+            counts[name, str(first)] += 1
+            return original(first, *arguments, **settings)
+
+        patched.setattr(module, name, call)
+
+    counted(loading, "_load_by_name")
+    counted(collection, "_load")
+    parse = ModelSpec.parse.__func__
+
+    def parsed(cls, name):
+        if isinstance(name, str):
+            counts["parse", name] += 1
+        return parse(cls, name)
+
+    patched.setattr(ModelSpec, "parse", classmethod(parsed))
+
+
+@pytest.fixture(scope="module")
+def adapted(small, tiny_mlm, tmp_path_factory, counts):
     output = tmp_path_factory.mktemp("adapted") / "o"
-    data = str(beir_folder)
-    return adapt(
-        str(tiny_mlm),
-        data,
-        source=data,
-        output=output,
-        options=AdaptOptions(search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS),
-    ), output
+    data = str(small)
+    options = AdaptOptions(search=SearchOptions(EncoderOptions(document_length=40)), **SETTINGS)
+    with pytest.MonkeyPatch.context() as patched:
+        count_calls(patched, counts)
+        report = adapt(str(tiny_mlm), data, source=data, output=output, options=options)
+    return report, output
 
 
 def test_ablation_is_trained_in_order_and_evaluated(adapted):
@@ -91,9 +122,9 @@ def test_lengths_hold_in_training_and_evaluation(adapted):
             assert record.retrieval["text_format"]["document_length"] == 40
 
 
-def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, beir_folder, tiny_mlm):
+def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, small, tiny_mlm):
     report, output = adapted
-    data = str(beir_folder)
+    data = str(small)
     with pytest.raises(InputError, match="not empty"):
         adapt(str(tiny_mlm), data, source=data, output=output, options=AdaptOptions(**SETTINGS))
     stamp = (output / "models" / "source" / "model.safetensors").stat().st_mtime_ns
@@ -122,11 +153,11 @@ def test_resume_keeps_finished_models_and_a_taken_output_is_refused(adapted, bei
     ],
 )
 def test_an_adaptation_without_measures_or_teacher_is_refused(
-    wrong, message, beir_folder, tiny_mlm, tmp_path
+    wrong, message, small, tiny_mlm, tmp_path
 ):
     options = AdaptOptions(stages="coco", **wrong)
     with pytest.raises(InputError, match=message):
-        adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
+        adapt(str(tiny_mlm), str(small), output=tmp_path / "o", options=options)
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +172,10 @@ def cross_encoder(tiny_bert, tmp_path_factory):
 
 
 def test_pseudo_labels_of_the_target_come_last_alone_and_together(
-    beir_folder, tiny_mlm, cross_encoder, tmp_path
+    small, tiny_mlm, cross_encoder, tmp_path
 ):
     stages = ["hybrid-distill", "gpl", "qgen", "qc", "cotmae"]
-    data, output = str(beir_folder), tmp_path / "o"
+    data, output = str(small), tmp_path / "o"
     settings = {
         stage: adapt_options(stage, max_steps=2, batch_size=4, learning_rate=1e-3, warmup=0.1)
         for stage in stages
@@ -212,7 +243,7 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         ),
     )
     assert again.generated_queries == str(output / "queries")
-    other = write_beir(tmp_path / "other", seed=5)
+    other = write_beir(tmp_path / "other", documents=24, queries=8, seed=5)
     with pytest.raises(InputError, match="another corpus"):
         adapt(
             str(tiny_mlm),
@@ -222,36 +253,11 @@ def test_pseudo_labels_of_the_target_come_last_alone_and_together(
         )
 
 
-def test_collections_and_encoders_are_loaded_once_and_names_parsed_once(
-    beir_folder, tiny_mlm, tmp_path, monkeypatch
-):
-    counts: Counter = Counter()
-
-    def counted(module, name):
-        original = getattr(module, name)
-
-        def call(first, *arguments, **settings):
-            counts[name, str(first)] += 1
-            return original(first, *arguments, **settings)
-
-        monkeypatch.setattr(module, name, call)
-
-    counted(loading, "_load_by_name")
-    counted(collection, "_load")
-    parse = ModelSpec.parse.__func__
-
-    def parsed(cls, name):
-        if isinstance(name, str):
-            counts["parse", name] += 1
-        return parse(cls, name)
-
-    monkeypatch.setattr(ModelSpec, "parse", classmethod(parsed))
-    data = str(beir_folder)
-    options = AdaptOptions(**SETTINGS)
-    adapt(str(tiny_mlm), data, source=data, output=tmp_path / "o", options=options)
+def test_collections_and_encoders_are_loaded_once_and_names_parsed_once(adapted, counts, tiny_mlm):
+    _, output = adapted
     assert {times for (name, _), times in counts.items() if name == "parse"} == {1}
     loaded = {first: times for (name, first), times in counts.items() if name == "_load_by_name"}
-    folders = [str(tmp_path / "o" / "models" / name) for name in ("coco", "source", "coco+source")]
+    folders = [str(output / "models" / name) for name in ("coco", "source", "coco+source")]
     assert loaded == dict.fromkeys([str(tiny_mlm), *folders], 1)
     # The target and, from another split of the same folder, the source.
     assert sum(times for (name, _), times in counts.items() if name == "_load") == 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import cache
 
 import pytest
 from conftest import write_beir
@@ -65,7 +66,8 @@ def unlabelled(folder, target, *names):
 def adapted(beir_folder, tiny_mlm, tmp_path_factory):
     """COCO and generated queries, for a corpus with queries and no labels."""
     place = tmp_path_factory.mktemp("adapted")
-    corpus = unlabelled(write_beir(place / "whole", seed=5), place / "corpus", "corpus", "queries")
+    whole = write_beir(place / "whole", queries=8, seed=5)
+    corpus = unlabelled(whole, place / "corpus", "corpus", "queries")
     settings = {
         "coco": PretrainOptions.of(**SMALL, span_tokens=12),
         "qgen": adapt_options("qgen", **SMALL),
@@ -174,10 +176,11 @@ def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
 
 def test_the_command_compare_picks_among_the_same_methods(adapted, capsys):
     report, _ = adapted
-    models = list(report["candidates"].values())
+    names = ["bm25", *(f"base + COCO{mode}" for mode in USES.values())]
+    models = [report["candidates"][name] for name in names]
     assert any(model.startswith("feedback:") for model in models)
     with pytest.raises(SystemExit) as status:
-        main(["compare", *models, "--dataset", report["corpus"], "--samples", "15", "--json"])
+        main(["compare", *models, "--dataset", report["corpus"], "--samples", "12", "--json"])
     assert not status.value.code
     told = json.loads(capsys.readouterr().out)
     assert sorted(told["ranking"]) == sorted(models)
@@ -228,16 +231,28 @@ def stage_that_makes(encoder, spans=False):
 def adapt_to(corpus, base, made, output, monkeypatch, **options):
     monkeypatch.setattr(stages, "pretrain_stage", stage_that_makes(made, **options))
     return adapt(
-        base, corpus, output=output, options=AdaptOptions(stages=["coco"], samples=40)
+        base, corpus, output=output, options=AdaptOptions(stages=["coco"], samples=20)
     ).to_json()
 
 
+@pytest.fixture(scope="module")
+def hurt(distinct, clean, damaged, tmp_path_factory):
+    """The report on a stage that hurts, for a corpus with the named files; made once for each."""
+
+    @cache
+    def report(*names):
+        place = tmp_path_factory.mktemp("hurt")
+        corpus = unlabelled(distinct, place / "corpus", *names)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(label_free, "load_calibration", calibrated_by_crops)
+            return adapt_to(corpus, clean, damaged, place / "o", patched)
+
+    return report
+
+
 @pytest.mark.parametrize("names", [("corpus", "queries"), ("corpus",)])
-def test_a_stage_that_hurts_is_found_out_and_not_recommended(
-    distinct, clean, damaged, tmp_path, monkeypatch, names
-):
-    corpus = unlabelled(distinct, tmp_path / "corpus", *names)
-    report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
+def test_a_stage_that_hurts_is_found_out_and_not_recommended(hurt, names):
+    report = hurt(*names)
     found = report["recommendation"]
     assert (found["verdict"], found["verdicts"]) == ("worse", {"base + COCO": "worse"})
     assert "COCO" not in found["model"]
@@ -409,11 +424,8 @@ def test_a_calibration_is_told_in_words():
     assert told.endswith("crops: 0.500 to 0.600 (+0.100, 95% +0.050 to +0.150), supports it.")
 
 
-def test_the_statement_of_a_calibration_is_printed(
-    distinct, clean, damaged, tmp_path, monkeypatch, capsys
-):
-    corpus = unlabelled(distinct, tmp_path / "corpus", "corpus", "queries")
-    report = adapt_to(corpus, clean, damaged, tmp_path / "o", monkeypatch)
+def test_the_statement_of_a_calibration_is_printed(hurt, capsys):
+    report = hurt("corpus", "queries")
     assert report["recommendation"]["verdicts"] == {"base + COCO": "worse"}
     print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
@@ -434,7 +446,7 @@ def test_judged_queries_choose_among_all_uses_of_the_base(
         clean,
         corpus,
         output=tmp_path / "o",
-        options=AdaptOptions(stages=["coco"], samples=40, judgements=judged),
+        options=AdaptOptions(stages=["coco"], samples=20, judgements=judged),
     )
     few = record.comparison.few_labels
     assert (few.queries, few.reference) == (20, clean)
