@@ -98,8 +98,10 @@ def test_queries_with_answers_of_their_own_move_nothing(searcher):
 def test_the_gain_is_that_of_whole_rankings_that_others_have_moved(searcher):
     """Leave one out by hand over the whole corpus, scored by ir-measures."""
     dense = searcher.dense
-    judgements = judged(searcher, by_topic)
-    options = LearnOptions(folds=24)
+    # Three queries of each topic: inner folds still have two that teach each other.
+    every = judged(searcher, by_topic)
+    judgements = replace(every, queries=dict(list(every.queries.items())[:12]))
+    options = LearnOptions(folds=12)
     record = LearnedVectors.learn(dense, judgements, options).record
     texts = [query.text for query in judgements.queries.values()]
     queries = dense.encode_queries(texts).numpy()
@@ -121,8 +123,8 @@ def test_the_gain_is_that_of_whole_rankings_that_others_have_moved(searcher):
         return float(score_queries([measure], qrels, {"q": hits})["nDCG@10"][0])
 
     gains = []
-    for number in range(24):
-        others = [other for other in range(24) if other != number]
+    for number in range(12):
+        others = [other for other in range(12) if other != number]
         means = []
         for bound in (0.0, *BOUNDS):
             inner = [ndcg(held, [one for one in others if one != held], bound) for held in others]

@@ -40,8 +40,8 @@ MEASURE = "nDCG@10"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """60 training and 12 test queries over 160 documents."""
-    made = write_beir(tmp_path_factory.mktemp("pair") / "tiny", documents=160, queries=60)
+    """36 training and 12 test queries over 96 documents."""
+    made = write_beir(tmp_path_factory.mktemp("pair") / "tiny", documents=96, queries=36)
     lines = (made / "qrels" / "test.tsv").read_text().splitlines(keepends=True)
     (made / "qrels" / "test.tsv").write_text("".join(lines[:25]))
     return made
@@ -49,7 +49,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> Path:
-    return write_beir(tmp_path_factory.mktemp("other") / "other", documents=40, queries=10, seed=5)
+    return write_beir(tmp_path_factory.mktemp("other") / "other", documents=24, queries=6, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,10 @@ def test_pooled_scores_by_hand():
     assert pooled_score([{"a": 0.0, "b": 0.0, "c": 1.0}, {"a": 1.0}]) == (pytest.approx(0.5), 3)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), min_size=1), st.integers(1, 5))
+@given(st.lists(st.floats(0, 1), min_size=1), st.integers(1, 5))
 @settings(deadline=None)
-def test_pooling_the_same_scores_again_changes_nothing(scores, times):
+def test_pooling_the_same_scores_again_changes_nothing(values, times):
+    scores = {f"q{number}": value for number, value in enumerate(values)}
     assert pooled_score([scores] * times)[0] == pytest.approx(statistics.fmean(scores.values()))
 
 

@@ -278,27 +278,23 @@ def test_interrupted_training_resumes_to_the_same_weights(
             assert torch.equal(weight, load_file(tmp_path / "m" / file)[key]), (file, key)
 
 
-def test_training_is_reproducible_and_finished_training_is_kept(folder, recipe, tmp_path):
+def test_training_is_reproducible_and_finished_training_is_kept(models, folder, recipe, tmp_path):
     from safetensors.torch import load_file
 
+    def weights(model: str | Path) -> torch.Tensor:
+        return load_file(Path(model) / "1_Dense" / "model.safetensors")["linear.weight"]
+
     [late] = find_architectures(["late-interaction"])
-    weights = {}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        late.train(str(folder), tmp_path / name, recipe, seed, tmp_path)
-        weights[name] = load_file(tmp_path / name / "1_Dense" / "model.safetensors")[
-            "linear.weight"
-        ]
-    assert torch.equal(weights["a"], weights["b"])
-    assert not torch.equal(weights["a"], weights["c"])
-    (tmp_path / "a" / "model.safetensors").unlink()
-    late.train(
-        str(folder), tmp_path / "a", recipe, 1, tmp_path
-    )  # its record exists, so it is complete
-    assert not (tmp_path / "a" / "model.safetensors").exists()
-    (tmp_path / "a" / "training.json").unlink()
-    late.train(str(folder), tmp_path / "a", recipe, 1, tmp_path)
-    again = load_file(tmp_path / "a" / "1_Dense" / "model.safetensors")["linear.weight"]
-    assert torch.equal(again, weights["b"])
+    expected = weights(models["late-interaction"])
+    same = Path(shutil.copytree(models["late-interaction"], tmp_path / "same"))
+    late.train(str(folder), tmp_path / "other", recipe, 2, tmp_path)
+    assert not torch.equal(weights(tmp_path / "other"), expected)
+    (same / "model.safetensors").unlink()
+    late.train(str(folder), same, recipe, 1, tmp_path)  # its record exists, so it is complete
+    assert not (same / "model.safetensors").exists()
+    (same / "training.json").unlink()
+    late.train(str(folder), same, recipe, 1, tmp_path)
+    assert torch.equal(weights(same), expected)
 
 
 def test_a_start_without_a_head_gets_a_tied_one_and_learns(folder, recipe, tmp_path):

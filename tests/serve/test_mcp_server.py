@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from conftest import write_beir
 from lazy_hosts import lazy_or_skip
 
 from beir_cocodr import Searcher
@@ -49,9 +50,15 @@ async def conversation(parameters: mcp.StdioServerParameters, model: str) -> dic
 
 
 @pytest.fixture(scope="module")
-def answers(beir_folder, tiny_cosine, tmp_path_factory):
+def corpus(tmp_path_factory):
+    """Few documents, so that the verdict is not waited for."""
+    return write_beir(tmp_path_factory.mktemp("beir") / "tiny", documents=24, queries=8)
+
+
+@pytest.fixture(scope="module")
+def answers(corpus, tiny_cosine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("agent")
-    words = ["serve", "--mcp", "--dataset", beir_folder, "--output", folder / "out"]
+    words = ["serve", "--mcp", "--dataset", corpus, "--output", folder / "out"]
     words += ["--model", "bm25", "--model", tiny_cosine, "--device", "cpu"]
     parameters = mcp.StdioServerParameters(
         command=sys.executable,
@@ -71,18 +78,18 @@ def test_every_tool_says_what_it_takes(answers):
 
 
 @pytest.mark.parametrize(("name", "top_k"), [("bm25", 5), ("dense", 3)])
-def test_search_finds_what_a_searcher_finds(name, top_k, answers, beir_folder, tiny_cosine):
+def test_search_finds_what_a_searcher_finds(name, top_k, answers, corpus, tiny_cosine):
     model = {"bm25": "bm25", "dense": str(tiny_cosine)}[name]
-    hits = Searcher(beir_folder, model).search(QUERY, top_k=top_k)
+    hits = Searcher(corpus, model).search(QUERY, top_k=top_k)
     documents = answers[name]["documents"]
     assert answers[name]["model"] == model
     assert [document["id"] for document in documents] == [hit.id for hit in hits]
     assert [document["snippet"] for document in documents] == [hit.snippet for hit in hits]
 
 
-def test_a_document_is_read_whole(answers, beir_folder):
+def test_a_document_is_read_whole(answers, corpus):
     document = answers["document"]
-    assert document["text"] == Searcher(beir_folder).full_text(document["id"])
+    assert document["text"] == Searcher(corpus).full_text(document["id"])
 
 
 def test_the_verdict_is_that_of_the_page(answers, tiny_cosine):
@@ -111,8 +118,8 @@ def test_a_wrong_call_is_answered_by_what_is_wrong(name, message, answers):
     assert message in answer.content[0].text
 
 
-def test_a_port_is_refused(capsys, beir_folder, tmp_path):
-    words = ["serve", "--mcp", "--dataset", beir_folder, "--model", "bm25", "--port", 8000]
+def test_a_port_is_refused(capsys, corpus, tmp_path):
+    words = ["serve", "--mcp", "--dataset", corpus, "--model", "bm25", "--port", 8000]
     with pytest.raises(SystemExit) as ended:
         main([*map(str, words), "--output", str(tmp_path / "out")])
     assert ended.value.code == 2
