@@ -30,7 +30,8 @@ def without_dropout(tmp_path_factory, two_layer_mlm):
     model = AutoModelForMaskedLM.from_pretrained(two_layer_mlm)
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.0
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(two_layer_mlm).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(two_layer_mlm, model_max_length=40)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
@@ -45,23 +46,15 @@ SMALL_PARTS = {
     "beir_cocodr.retrieval.bm25._BLOCK": 10,
     "beir_cocodr.training.hard_negatives.bm25_negatives._QUERIES": 3,
 }
-SHARED = ["--max-steps", "3", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
-ON_QUERIES = [
-    "--mini-batch-size",
-    "2",
-    "--max-length",
-    "40",
-    "--span-tokens",
-    "12",
-    "--mix",
-    "0.25",
-]
-FEW_STEPS = ["--set", "refresh_steps=2", "--set", "warmup=0"]
+SHARED = ["--max-steps", "2", "--batch-size", "8", "--learning-rate", "1e-3", "--device", "cpu"]
+SHORT = ["--max-length", "40", "--span-tokens", "12"]
+ON_QUERIES = [*SHORT, "--mini-batch-size", "2", "--mix", "0.25"]
+FEW_STEPS = ["--set", "refresh_steps=1", "--set", "warmup=0"]
 COMMANDS = {
     "infonce": ["finetune"],
     "idro": ["finetune", "--weighting", "idro", "--clusters", "3", "--set", "log_clusters=1"],
     "episodes": ["finetune", "--weighting", "idro", "--clusters", "3", "--episodes", "1"],
-    "coco": ["pretrain", "--set", "span_tokens=12", "--mlm-weight", "0"],
+    "coco": ["pretrain", *SHORT, "--mlm-weight", "0"],
     # Held-out queries would choose the start again, and the paper's warm-up is longer than this
     # training.
     "distill": (
@@ -72,22 +65,17 @@ COMMANDS = {
     ),
     # Each query's list has the other documents of both processes.
     "lambdarank": (
-        "distill --teacher bm25 --set held_out=0 --set warmup=0 --set mini_batch_size=2".split()
+        (
+            "distill --teacher bm25 --set held_out=0 --set warmup=0 --set mini_batch_size=2 --set"
+            " positives=1 --set m_bm25=2 --set m_hard=1"
+        ).split()
     ),
     # All measure held-out queries, and search for lists around what the fusion finds.
     "fused": [
         *"distill --teacher hybrid --set anchors=fused --set held_out=0.4".split(),
         *FEW_STEPS,
     ],
-    "cached": [
-        "pretrain",
-        "--set",
-        "span_tokens=12",
-        "--mlm-weight",
-        "0",
-        "--mini-batch-size",
-        "2",
-    ],
+    "cached": ["pretrain", *SHORT, "--mlm-weight", "0", "--mini-batch-size", "2"],
     "qc": ["pretrain", "--objective", "qc", *ON_QUERIES],
     "autoregressive": ["pretrain", "--objective", "cotmae", *ON_QUERIES],
 }
