@@ -108,6 +108,8 @@ def apidocs_folder(domain: str, cache_dir: Path | None = None) -> Path:
     name = "+".join(domains)
     folder = root / "apidocs" / f"{name}-{json_sha256(key)[:12]}"
     if not _is_kept(folder):
+        with filling_cache(folder.parent):  # fails before anything is read
+            folder.parent.mkdir(parents=True, exist_ok=True)
         extractions = {name: _extract(name) for name in domains}
         _drop_repeated(extractions)
         with filling_cache(folder.parent):
@@ -236,7 +238,6 @@ def _write(
     pairs = [pair for extraction in extractions.values() for pair in extraction.pairs]
     domains = {name: _statistics(extraction) for name, extraction in extractions.items()}
     statistics = {"key": key, "domains": domains}
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with draft_folder(folder) as draft:
             (draft / "qrels").mkdir()

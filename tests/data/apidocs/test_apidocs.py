@@ -1,4 +1,4 @@
-"""The embedded collection: properties of what is made from the installed NumPy and SciPy."""
+"""The embedded collection: properties of what is made from the installed NumPy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -61,31 +61,31 @@ def cache(cache_root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scipy(cache: Path) -> Path:
-    return apidocs_folder("scipy", cache)
+def numpy(cache: Path) -> Path:
+    return apidocs_folder("numpy", cache)
 
 
 @pytest.fixture(scope="module")
 def union(cache: Path) -> Path:
-    return apidocs_folder("numpy+scipy", cache)
+    return apidocs_folder("numpy+sklearn", cache)
 
 
-def test_ids_and_splits(scipy: Path) -> None:
-    documents, queries = _records(scipy / "corpus.jsonl"), _records(scipy / "queries.jsonl")
-    train, test = _qrels(scipy, "train"), _qrels(scipy, "test")
+def test_ids_and_splits(numpy: Path) -> None:
+    documents, queries = _records(numpy / "corpus.jsonl"), _records(numpy / "queries.jsonl")
+    train, test = _qrels(numpy, "train"), _qrels(numpy, "test")
     assert not set(train) & set(test)
     assert set(train) | set(test) == set(queries)
     assert sorted([*train.values(), *test.values()]) == sorted(documents)
     assert not set(queries) & set(documents)
-    assert all(id_.startswith("scipy:scipy.") and not set(id_) & set(" \t\n") for id_ in documents)
+    assert all(id_.startswith("numpy:numpy.") and not set(id_) & set(" \t\n") for id_ in documents)
     # A fair coin of weight 0.3: five standard deviations around the expected count.
     spread = 5 * (0.3 * 0.7 * len(queries)) ** 0.5
     assert abs(len(test) - 0.3 * len(queries)) < spread
 
 
-def test_no_query_is_answered_by_a_copy_of_itself(scipy: Path) -> None:
-    documents, queries = _records(scipy / "corpus.jsonl"), _records(scipy / "queries.jsonl")
-    for query_id, document_id in {**_qrels(scipy, "train"), **_qrels(scipy, "test")}.items():
+def test_no_query_is_answered_by_a_copy_of_itself(numpy: Path) -> None:
+    documents, queries = _records(numpy / "corpus.jsonl"), _records(numpy / "queries.jsonl")
+    for query_id, document_id in {**_qrels(numpy, "train"), **_qrels(numpy, "test")}.items():
         query, passage = queries[query_id].split(), documents[document_id].split()
         assert " ".join(query) not in " ".join(passage), query_id
         assert len(query) >= 3
@@ -98,18 +98,18 @@ def test_nothing_is_there_twice(union: Path) -> None:
         assert len(set(texts)) == len(texts)
 
 
-def test_beir_loads_it(scipy: Path) -> None:
-    corpus, queries, qrels = GenericDataLoader(str(scipy)).load(split="test")
+def test_beir_loads_it(numpy: Path) -> None:
+    corpus, queries, qrels = GenericDataLoader(str(numpy)).load(split="test")
     assert {id_: document["text"] for id_, document in corpus.items()} == _records(
-        scipy / "corpus.jsonl"
+        numpy / "corpus.jsonl"
     )
     assert {document["title"] for document in corpus.values()} == {""}
-    assert qrels == {query: {document: 1} for query, document in _qrels(scipy, "test").items()}
+    assert qrels == {query: {document: 1} for query, document in _qrels(numpy, "test").items()}
     assert set(queries) == set(qrels)
 
 
-def test_ids_name_objects_that_can_be_imported(scipy: Path) -> None:
-    names = [id_.partition(":")[2] for id_ in _records(scipy / "corpus.jsonl")]
+def test_ids_name_objects_that_can_be_imported(numpy: Path) -> None:
+    names = [id_.partition(":")[2] for id_ in _records(numpy / "corpus.jsonl")]
     missing = [name for name in names if not _exists(name)]
     # Some helpers are deleted at the end of the module that imported them, which the source cannot
     # show.
@@ -127,15 +127,17 @@ def _exists(name: str) -> bool:
     return False
 
 
-def test_unions_keep_the_splits_of_their_parts(scipy: Path, union: Path, cache: Path) -> None:
-    numpy = apidocs_folder("numpy", cache)
+def test_unions_keep_the_splits_of_their_parts(numpy: Path, union: Path, cache: Path) -> None:
+    sklearn = apidocs_folder("sklearn", cache)
     for split in ("train", "test"):
-        assert set(_qrels(union, split)) <= set(_qrels(scipy, split)) | set(_qrels(numpy, split))
+        assert set(_qrels(union, split)) <= set(_qrels(sklearn, split)) | set(_qrels(numpy, split))
     assert (
-        apidocs_folder("scipy+numpy", cache) == apidocs_folder("numpy+scipy+scipy", cache) == union
+        apidocs_folder("sklearn+numpy", cache)
+        == apidocs_folder("numpy+sklearn+sklearn", cache)
+        == union
     )
     domains = Counter(id_.partition(":")[0] for id_ in _records(union / "corpus.jsonl"))
-    assert set(domains) == {"scipy", "numpy"}
+    assert set(domains) == {"sklearn", "numpy"}
 
 
 def test_statistics_account_for_every_text(union: Path) -> None:
@@ -157,11 +159,11 @@ def test_statistics_account_for_every_text(union: Path) -> None:
             assert counts[f"{split}_queries"] == len(judged)
 
 
-def test_the_task_is_neither_trivial_nor_hopeless_for_bm25(scipy: Path) -> None:
+def test_the_task_is_neither_trivial_nor_hopeless_for_bm25(numpy: Path) -> None:
     documents, queries, judged = (
-        _records(scipy / "corpus.jsonl"),
-        _records(scipy / "queries.jsonl"),
-        _qrels(scipy, "test"),
+        _records(numpy / "corpus.jsonl"),
+        _records(numpy / "queries.jsonl"),
+        _qrels(numpy, "test"),
     )
     retriever = bm25s.BM25(k1=0.9, b=0.4)
     retriever.index(
@@ -179,11 +181,11 @@ def test_the_task_is_neither_trivial_nor_hopeless_for_bm25(scipy: Path) -> None:
     assert 0.3 < ndcg < 0.9
 
 
-def test_a_cached_folder_is_used_as_it_is(scipy: Path, cache: Path) -> None:
-    witness = scipy / "witness"
+def test_a_cached_folder_is_used_as_it_is(numpy: Path, cache: Path) -> None:
+    witness = numpy / "witness"
     witness.touch()
     try:
-        assert apidocs_folder("scipy", cache) == scipy
+        assert apidocs_folder("numpy", cache) == numpy
         assert witness.exists()
     finally:
         witness.unlink()
