@@ -8,8 +8,6 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from beir.datasets.data_loader import GenericDataLoader
-from conftest import completed, exit_code, process
+from conftest import completed, exit_code, process, write_beir
 from torchrun_commands import launch, printed
 
 from beir_cocodr.cli.__main__ import main
@@ -36,7 +34,7 @@ from beir_cocodr.generation.shards import QueryShards
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(
-    passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=4
+    passage_tokens=30, per_passage=2, max_length=12, batch_size=8, shard_documents=2
 )
 
 
@@ -184,20 +182,19 @@ def _generate(folder: Path, model: Path, output: Path) -> None:
     generate_queries(str(folder), str(model), output, SAMPLED, device="cpu")
 
 
-def test_killed_and_resumed_it_is_the_same_as_uninterrupted(
-    beir_folder, tiny_t5, tmp_path, monkeypatch
-):
+def test_killed_and_resumed_it_is_the_same_as_uninterrupted(tiny_t5, tmp_path, monkeypatch):
+    data = write_beir(tmp_path / "data", documents=24, queries=4)
     killed, uninterrupted = tmp_path / "killed", tmp_path / "whole"
-    generating = process(_generate, beir_folder, tiny_t5, killed)
+    generating = process(_generate, data, tiny_t5, killed)
     try:
-        while len(list(killed.glob("shards/0*.jsonl"))) < 3:
+        while len(list(killed.glob("shards/0*.jsonl"))) < 2:
             assert generating.is_alive(), "it ended before it could be killed"
             time.sleep(0.005)
     finally:
         generating.kill()
         generating.join()
     done = {path: path.stat().st_mtime_ns for path in killed.glob("shards/0*.jsonl")}
-    assert 3 <= len(done) < 12
+    assert 2 <= len(done) < 12
     assert not (killed / "generation.json").exists()
     (killed / "shards" / ".000011.jsonl.torn").write_text(
         '{"half'
@@ -211,9 +208,9 @@ def test_killed_and_resumed_it_is_the_same_as_uninterrupted(
 
     with monkeypatch.context() as patch:
         patch.setattr(query_generation, "_finish", look)
-        resumed = generate_queries(beir_folder, str(tiny_t5), killed, SAMPLED, device="cpu")
+        resumed = generate_queries(data, str(tiny_t5), killed, SAMPLED, device="cpu")
     assert untouched == [True] * len(done)
-    record = generate_queries(beir_folder, str(tiny_t5), uninterrupted, SAMPLED, device="cpu")
+    record = generate_queries(data, str(tiny_t5), uninterrupted, SAMPLED, device="cpu")
     assert content(killed) == content(uninterrupted)
     assert settled(resumed) == settled(record)
     assert record.counts["generated"] == 2 * record.counts["passages"]
@@ -333,9 +330,11 @@ def test_processes_at_the_same_time(whole, beir_folder, tmp_path):
     """Two that share the work, and one that does what another does."""
     data = ["--dataset", str(beir_folder), "--output", str(tmp_path / "o")]
     options = ["--passage-tokens", "30", "--shard-documents", "5"]
-    program = [sys.executable, "-m", "beir_cocodr.cli", "generate-queries", *data, *options]
-    processes = [subprocess.Popen([*program, "--shard", part]) for part in ("1/2", "2/2", "2/2")]
-    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    command = ["generate-queries", *data, *options, "--shard"]
+    processes = [process(main, [*command, part]) for part in ("1/2", "2/2", "2/2")]
+    for started in processes:
+        started.join(120)
+    assert [started.exitcode for started in processes] == [0, 0, 0]
     assert content(tmp_path / "o") == content(whole[0])
     assert {path.name for path in (tmp_path / "o").iterdir()} == {
         path.name for path in whole[0].iterdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import write_beir
 from datasets import Dataset
 from safetensors.torch import load_file
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
@@ -24,13 +25,13 @@ from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
 from beir_cocodr.training.pretraining.pretrain import pretrain
 
 STEPS = {
-    "max_steps": 9,
+    "max_steps": 5,
     "batch_size": 12,
     "mini_batch_size": 5,
     "learning_rate": 1e-3,
     "save_steps": 2,
 }
-# 48 documents and 24 pairs make epochs of 4 and at most 6 steps: the stop lies in a later epoch.
+# The 36 documents and 15 pairs of `small` make epochs of 3 steps: the stop lies in the second one.
 PRETRAIN = PretrainOptions.of(**STEPS, span_tokens=12)
 FINETUNE = FinetuneOptions.of(**STEPS | {"batch_size": 4, "mini_batch_size": 3}, negatives=1)
 
@@ -53,55 +54,63 @@ def train(kind: str, folder: Path, data: Path, model: Path, resume: bool = False
     )
 
 
-@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
-def test_resumed_equals_uninterrupted(kind, beir_folder, tiny_mlm, tmp_path, dies_at):
-    whole = train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
-    with dies_at(7):
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    return write_beir(tmp_path_factory.mktemp("small") / "small", documents=36, queries=10)
+
+
+@pytest.fixture(scope="module", params=["pretrain", "finetune"])
+def whole(request, small, tiny_mlm, tmp_path_factory) -> tuple[str, Path]:
+    """A kind of training, and the folder of one that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / request.param
+    assert train(request.param, folder, small, tiny_mlm).steps == 5
+    return request.param, folder
+
+
+def test_resumed_equals_uninterrupted(whole, small, tiny_mlm, tmp_path, dies_at):
+    kind, uninterrupted = whole
+    with dies_at(5):
         train(
-            kind, tmp_path / "killed", beir_folder, tiny_mlm, workers=2
+            kind, tmp_path / "killed", small, tiny_mlm, workers=2
         )  # who prepares batches changes nothing
     assert not (tmp_path / "killed" / "training.json").exists()
     # A checkpoint that was being written when the run died.
-    torn = tmp_path / "killed" / checkpoints.CHECKPOINTS / "checkpoint-8"
+    torn = tmp_path / "killed" / checkpoints.CHECKPOINTS / "checkpoint-5"
     torn.mkdir()
     (torn / "model.safetensors").write_bytes(b"half")
-    resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
-    assert resumed.steps == whole.steps == 9
+    resumed = train(kind, tmp_path / "killed", small, tiny_mlm, resume=True)
+    assert (resumed.steps, resumed.resumed_from) == (5, "checkpoint-4")
     files = ["model.safetensors"]
     if kind == "pretrain":
         files.append(f"{HEAD_FOLDER}/model.safetensors")
     for file in files:
-        first, second = load_file(tmp_path / "whole" / file), load_file(tmp_path / "killed" / file)
+        first, second = load_file(uninterrupted / file), load_file(tmp_path / "killed" / file)
         assert first.keys() == second.keys()
         for name, weight in first.items():
             torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
     start = load_file(tiny_mlm / "model.safetensors")
-    moved = load_file(tmp_path / "whole" / "model.safetensors")[
-        "encoder.layer.0.output.dense.weight"
-    ]
+    moved = load_file(uninterrupted / "model.safetensors")["encoder.layer.0.output.dense.weight"]
     assert (start["bert.encoder.layer.0.output.dense.weight"] - moved).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
-def test_a_kill_between_the_last_step_and_the_save(
-    kind, beir_folder, tiny_mlm, tmp_path, monkeypatch
-):
+def test_a_kill_between_the_last_step_and_the_save(whole, small, tiny_mlm, tmp_path, monkeypatch):
+    kind, uninterrupted = whole
+
     class Killed(Exception):
         pass
 
     def die(*_: object) -> None:
         raise Killed
 
-    train(kind, tmp_path / "whole", beir_folder, tiny_mlm)
     with monkeypatch.context() as patched:
         patched.setattr(run, "_save", die)
         with pytest.raises(Killed):
-            train(kind, tmp_path / "killed", beir_folder, tiny_mlm)
-    resumed = train(kind, tmp_path / "killed", beir_folder, tiny_mlm, resume=True)
-    assert resumed.steps == 9
-    assert resumed.resumed_from == "checkpoint-9"
+            train(kind, tmp_path / "killed", small, tiny_mlm)
+    resumed = train(kind, tmp_path / "killed", small, tiny_mlm, resume=True)
+    assert resumed.steps == 5
+    assert resumed.resumed_from == "checkpoint-5"
     assert resumed.training_loss is None
-    first = load_file(tmp_path / "whole" / "model.safetensors")
+    first = load_file(uninterrupted / "model.safetensors")
     second = load_file(tmp_path / "killed" / "model.safetensors")
     for name, weight in first.items():
         torch.testing.assert_close(second[name], weight, rtol=0, atol=0, msg=name)
@@ -273,9 +282,9 @@ def test_resumed_where_few_texts_differ_it_is_the_same(beir_folder, tiny_mlm, tm
         "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n"
     )
     whole = train("finetune", tmp_path / "whole", data, tiny_mlm)
-    with dies_at(7):
+    with dies_at(5):
         train("finetune", tmp_path / "m", data, tiny_mlm)
-    assert train("finetune", tmp_path / "m", data, tiny_mlm, resume=True).steps == whole.steps == 9
+    assert train("finetune", tmp_path / "m", data, tiny_mlm, resume=True).steps == whole.steps == 5
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "m"))
     assert all((first[name] == second[name]).all() for name in first)
     assert (tmp_path / "whole" / "tokenizer.json").read_bytes() == (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -37,7 +38,13 @@ STOPPED = OPTIONS.with_overrides(
 
 
 def _die(
-    data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int
+    data: Path,
+    model: Path,
+    output: Path,
+    options: DistillOptions,
+    method: str,
+    times: int,
+    teacher: str,
 ) -> None:
     """A distillation that kills itself when it comes to a method of Rounds for the n-th time."""
     original, left = getattr(Rounds, method), [times]
@@ -49,32 +56,60 @@ def _die(
         return original(*args, **settings)
 
     setattr(Rounds, method, dies)
-    distill(str(model), str(data), teacher="bm25", output=output, options=options)
+    distill(str(model), str(data), teacher=teacher, output=output, options=options)
 
 
 def killed(
-    data: Path, model: Path, output: Path, options: DistillOptions, method: str, times: int = 1
+    data: Path,
+    model: Path,
+    output: Path,
+    options: DistillOptions,
+    method: str,
+    times: int,
+    teacher: str = "bm25",
 ) -> None:
-    assert exit_code(_die, data, model, output, options, method, times) == -signal.SIGKILL
+    status = exit_code(_die, data, model, output, options, method, times, teacher)
+    assert status == -signal.SIGKILL
     assert not (output / "training.json").exists()
 
 
+PLANS = {"usual": OPTIONS, "stopped": STOPPED}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(beir_folder, tiny_mlm, tmp_path_factory):
+    """The folder and the record of a distillation of each plan that nothing interrupted."""
+    root = tmp_path_factory.mktemp("uninterrupted")
+    return {
+        plan: (
+            root / plan,
+            distill(
+                str(tiny_mlm),
+                str(beir_folder),
+                teacher="bm25",
+                output=root / plan,
+                options=options,
+            ),
+        )
+        for plan, options in PLANS.items()
+    }
+
+
 @pytest.mark.parametrize(
-    ("options", "method", "times"),
+    ("plan", "method", "times"),
     [
-        (OPTIONS, "on_train_end", 1),  # before the final search, after the last checkpoint
-        (OPTIONS, "_search", 3),  # in it
-        (OPTIONS, "_restore_best_round", 1),  # after it
-        (OPTIONS, "_draw", 2),  # after the search of the second round
-        (STOPPED, "finish", 1),  # after training stopped early, with checkpoints behind the stop
+        ("usual", "on_train_end", 1),  # before the final search, after the last checkpoint
+        ("usual", "_search", 3),  # in it
+        ("usual", "_restore_best_round", 1),  # after it
+        ("usual", "_draw", 2),  # after the search of the second round
+        ("stopped", "finish", 1),  # after training stopped early, with checkpoints behind the stop
     ],
 )
 def test_killed_near_its_end_it_keeps_the_best_weights(
-    options, method, times, beir_folder, tiny_mlm, tmp_path
+    plan, method, times, uninterrupted, beir_folder, tiny_mlm, tmp_path
 ):
-    whole = distill(
-        str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "whole", options=options
-    )
+    folder, whole = uninterrupted[plan]
+    options = PLANS[plan]
     measured = whole.details["held_out_mrr"]
     assert np.argmax(measured) < len(measured) - 1  # else there is nothing to tell apart
     killed(beir_folder, tiny_mlm, tmp_path / "m", options, method, times)
@@ -89,28 +124,30 @@ def test_killed_near_its_end_it_keeps_the_best_weights(
     assert {name: resumed.details[name] for name in ("held_out_mrr", "lists")} == {
         name: whole.details[name] for name in ("held_out_mrr", "lists")
     }
-    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "m"))
+    first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not list((tmp_path / "m").glob(".*"))
 
 
-@pytest.fixture
-def interrupted(beir_folder, tiny_mlm, tmp_path, dies_at) -> Path:
-    table = tmp_path / "scores.tsv"
+@pytest.fixture(scope="module")
+def interrupted_once(beir_folder, tiny_mlm, tmp_path_factory) -> Path:
+    """A folder with a table of scores, and in `m` a distillation of it killed in step 5."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    table = folder / "scores.tsv"
     queries = [
         json.loads(line)["_id"] for line in (beir_folder / "queries.jsonl").read_text().splitlines()
     ]
     table.write_text(
         "".join(f"{q}\td{d}\t{(7 * d + len(q)) % 11}\n" for q in queries for d in range(48))
     )
-    with dies_at(5):
-        distill(
-            str(tiny_mlm),
-            str(beir_folder),
-            teacher=str(table),
-            output=tmp_path / "m",
-            options=OPTIONS,
-        )
+    killed(beir_folder, tiny_mlm, folder / "m", OPTIONS, "on_step_end", 5, str(table))
+    return folder
+
+
+@pytest.fixture
+def interrupted(interrupted_once, tmp_path) -> Path:
+    """The killed distillation, copied together with its table."""
+    shutil.copytree(interrupted_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "m"
 
 
@@ -180,12 +217,8 @@ def test_a_damaged_round_is_one_line(file, interrupted, beir_folder, tiny_mlm, t
         )
 
 
-def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies_at):
-    with dies_at(6):
-        distill(
-            str(tiny_mlm), str(beir_folder), teacher="bm25", output=tmp_path / "m", options=OPTIONS
-        )
-    best = tmp_path / "m" / "checkpoints" / "rounds" / "best.safetensors"
+def test_damaged_best_weights_are_one_line(interrupted, beir_folder, tiny_mlm, tmp_path):
+    best = interrupted / "checkpoints" / "rounds" / "best.safetensors"
     content = bytearray(best.read_bytes())
     content[-1] ^= 1
     best.write_bytes(content)
@@ -193,8 +226,8 @@ def test_damaged_best_weights_are_one_line(beir_folder, tiny_mlm, tmp_path, dies
         distill(
             str(tiny_mlm),
             str(beir_folder),
-            teacher="bm25",
-            output=tmp_path / "m",
+            teacher=str(tmp_path / "scores.tsv"),
+            output=interrupted,
             options=OPTIONS,
             resume=True,
         )

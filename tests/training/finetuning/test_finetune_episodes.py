@@ -14,7 +14,7 @@ from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import FinetuneOptions
 
 SMALL = FinetuneOptions.of(
-    max_steps=4,
+    max_steps=3,
     batch_size=6,
     learning_rate=1e-3,
     weighting="idro",
@@ -41,7 +41,7 @@ def whole(beir_folder, two_layer_mlm, tmp_path_factory):
 def test_each_episode_starts_from_the_last_and_mines_its_own(whole, beir_folder):
     folder, record = whole
     assert [found["episode"] for found in record.details["episodes"]] == [0, 1, 2]
-    assert record.steps == 12
+    assert record.steps == 9
     records = [json.loads((folder / f"episodes/{i}/training.json").read_text()) for i in range(3)]
     for found, own in zip(
         record.details["episodes"], records, strict=True
@@ -78,7 +78,7 @@ def test_what_a_run_left_that_was_killed_after_it_measured_a_target_is_removed(
     beir_folder, two_layer_mlm, tmp_path, dies_at
 ):
     output = tmp_path / "m"
-    options = SMALL.with_overrides(targets=[str(beir_folder)])
+    options = SMALL.with_overrides(targets=[str(beir_folder)], max_steps=1, episodes=1)
     with dies_at(1, lambda stage: stage.plan.episode == 0):
         finetune(str(two_layer_mlm), str(beir_folder), output=output, options=options)
     measured = next((output / "curves" / "base").iterdir())
@@ -97,7 +97,7 @@ def test_a_killed_episode_goes_on_to_the_same_weights(
     record = finetune(
         str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=SMALL, resume=True
     )
-    assert record.steps == 12
+    assert record.steps == 9
     first, second = (load_file(path / "model.safetensors") for path in (whole[0], tmp_path / "m"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
