@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import time
+from pathlib import Path
 
 import pytest
-from conftest import write_beir
+from conftest import process, write_beir
 from lazy_hosts import lazy_or_skip
 
 from beir_cocodr import Searcher
@@ -55,17 +57,33 @@ def corpus(tmp_path_factory):
     return write_beir(tmp_path_factory.mktemp("beir") / "tiny", documents=24, queries=8)
 
 
+def serve(words: list[str], reads: Path, writes: Path) -> None:
+    """Run the command in this process, with the named pipes as its input and output."""
+    os.dup2(os.open(reads, os.O_RDONLY), 0)
+    os.dup2(os.open(writes, os.O_WRONLY), 1)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    main(words)
+
+
 @pytest.fixture(scope="module")
 def answers(corpus, tiny_cosine, tmp_path_factory):
     folder = tmp_path_factory.mktemp("agent")
     words = ["serve", "--mcp", "--dataset", corpus, "--output", folder / "out"]
     words += ["--model", "bm25", "--model", tiny_cosine, "--device", "cpu"]
-    parameters = mcp.StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "beir_cocodr.cli", *map(str, words)],
-        env={**os.environ, "BEIR_COCODR_CACHE": str(folder / "cache")},
-    )
-    return asyncio.run(asyncio.wait_for(conversation(parameters, str(tiny_cosine)), 280))
+    asks, answers = folder / "asks", folder / "answers"
+    os.mkfifo(asks)
+    os.mkfifo(answers)
+    environment = {**os.environ, "BEIR_COCODR_CACHE": str(folder / "cache")}
+    server = process(serve, list(map(str, words)), asks, answers, environment=environment)
+    # The client starts a program and talks to it: this one hands everything on to the server.
+    relay = f"cat <{shlex.quote(str(answers))} & cat >{shlex.quote(str(asks))}; wait"
+    parameters = mcp.StdioServerParameters(command="sh", args=["-c", relay])
+    try:
+        return asyncio.run(asyncio.wait_for(conversation(parameters, str(tiny_cosine)), 280))
+    finally:
+        server.join(20)
+        server.kill()
 
 
 def test_every_tool_says_what_it_takes(answers):
