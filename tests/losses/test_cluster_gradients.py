@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -83,11 +85,16 @@ def backbones(tmp_path_factory, wordpiece) -> dict[str, Path]:
     return folders
 
 
-def encoder(folder: Path, pooling: str = "cls", dtype: torch.dtype = torch.float32) -> COCODR:
-    """Dropout is on."""
+@cache
+def loaded(folder: Path, pooling: str) -> COCODR:
     transformer = Transformer(str(folder), max_seq_length=40)
     modules = [transformer, Pooling(transformer.get_embedding_dimension(), pooling)]
-    return COCODR(modules=modules, similarity_fn_name="dot").to(dtype).train()
+    return COCODR(modules=modules, similarity_fn_name="dot")
+
+
+def encoder(folder: Path, pooling: str = "cls", dtype: torch.dtype = torch.float32) -> COCODR:
+    """Return a copy of a model, with dropout on."""
+    return deepcopy(loaded(folder, pooling)).to(dtype).train()
 
 
 def batch(model: COCODR, negatives: int = 1, seed: int = 0) -> list[dict[str, torch.Tensor]]:

@@ -341,7 +341,7 @@ def test_components_are_found_beside_java():
         "from beir_cocodr.arrays import singular_axes\n"
         "from beir_cocodr.plugins.lucene import start_java\n"
         "start_java()\n"
-        "weights = sp.random(3000, 4000, 0.02, 'csr', np.float32, np.random.default_rng(0))\n"
+        "weights = sp.random(900, 1200, 0.02, 'csr', np.float32, np.random.default_rng(0))\n"
         "axes = singular_axes(weights, 128, seed=0)\n"
         "assert np.allclose(axes.T @ axes, np.eye(128), atol=1e-4)\n"
     )

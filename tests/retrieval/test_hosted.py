@@ -278,6 +278,7 @@ def test_names_and_models_that_are_something_else(
     assert message in error
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_wherever_a_model_is_named(tiny_cross, tiny_mlm, tiny_colbert, tmp_path, capsys):
     folder = write_beir(tmp_path / "data", 24, 12)
     models = [f"rerank:{tiny_cross}@bm25", f"splade:{tiny_mlm}", f"colbert:{tiny_colbert}"]

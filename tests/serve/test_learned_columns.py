@@ -14,6 +14,8 @@ from test_session import wait
 from beir_cocodr.serve import app
 from beir_cocodr.serve.session import Session
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 SECRET = "a token that nobody knows"
 
 

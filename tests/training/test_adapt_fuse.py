@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from beir_cocodr import HybridEncoder, load_collection
 from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options, chosen_stages
+
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 COCO = PretrainOptions(max_steps=2, batch_size=4, learning_rate=1e-3, span_tokens=12)
 FUSED = FuseOptions(bytes_per_document=2 * (32 + 24))
