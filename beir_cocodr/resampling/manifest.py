@@ -198,6 +198,7 @@ class Manifest(Record):
         sets: the sets that were drawn from them.
         points: for the picture, some queries' two main components: of the largest sets of a regime,
             or of the buckets, and of the test queries.
+        content_sha256: hash of all other fields, which shows whether they were changed.
     """
 
     method: str
@@ -210,19 +211,29 @@ class Manifest(Record):
     sets: list[SetRecord]
     overlap: Overlaps
     versions: dict[str, str]
+    content_sha256: str
     points: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def hash_content(self) -> str:
+        """Return the hash of all fields but ``content_sha256``."""
+        content = self.to_json()
+        del content["content_sha256"]
+        return json_sha256(content)
 
 
 def read_manifest(output: Path) -> Manifest:
     """Read the manifest of an output of ``resample``.
 
     Raises:
-        InputError: There is none, or it cannot be read.
+        InputError: There is none, it cannot be read, or it was changed.
     """
     path = output / MANIFEST_FILE
     if not path.is_file():
         raise InputError(f"{path} cannot be read: no such file; give an output folder of resample")
-    return Manifest.read(path)
+    manifest = Manifest.read(path)
+    if manifest.content_sha256 != manifest.hash_content():
+        raise InputError(f"{path} was changed since it was written; resample again")
+    return manifest
 
 
 def check_sets(output: Path, manifest: Manifest) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -180,8 +180,10 @@ def write_resampled(
             sets=records,
             overlap=_overlaps(inputs, sets),
             versions=versions(),
+            content_sha256="",
             points=_points(inputs, sets),
         )
+        manifest = replace(manifest, content_sha256=manifest.hash_content())
         manifest.write(draft / manifests.MANIFEST_FILE)
         if draw is not None:
             draw(draft, manifest)

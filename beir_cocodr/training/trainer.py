@@ -346,9 +346,10 @@ def _check_steps(
     """Refuse a training without any step, and warn of one with fewer steps than wanted."""
     if steps == 0:
         on_main(lambda: shutil.rmtree(output / CHECKPOINTS))
+        names = ", ".join(part.dataset for part in stage.plan.seen)
         raise InputError(
             f"{output}: no training step was possible, as no batch of {options.batch_size} can be "
-            "filled without repeated texts; lower the batch size"
+            f"filled from {names} without repeated texts; lower the batch size"
         )
     if stage.batch_keys is not None and steps < options.max_steps:
         log.warning(

@@ -16,6 +16,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 from beir_cocodr.resampling import RestrainOptions, ResttestOptions
+from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.overlap import label_overlap
 from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
@@ -101,6 +102,33 @@ def test_restrain_writes_the_sets_of_its_manifest(folder, tiny_cosine, tmp_path,
             load_collection(folder, "test").queries,
             load_collection(folder, "test").qrels,
         )
+
+
+def test_a_manifest_that_was_changed_is_refused_and_one_that_was_formatted_anew_is_not(
+    folder, tiny_cosine, tmp_path
+):
+    resample_restrain(
+        str(folder),
+        str(folder),
+        model=str(tiny_cosine),
+        output=tmp_path / "o",
+        options=RestrainOptions(ks=(2,)),
+    )
+    manifest = read_manifest(tmp_path / "o")
+    file = tmp_path / "o" / "manifest.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content, sort_keys=True))
+    assert read_manifest(tmp_path / "o") == manifest
+    assert content["same_corpus"] is True
+    changes = {
+        "same_corpus": False,
+        "parameters": content["parameters"] | {"seed": 7},
+        "content_sha256": "0" * 64,
+    }
+    for name, value in changes.items():
+        file.write_text(json.dumps(content | {name: value}))
+        with pytest.raises(InputError, match=f"{file} was changed since it was written"):
+            read_manifest(tmp_path / "o")
 
 
 def test_the_manifest_counts_right(folder, tiny_cosine, tmp_path, cosines):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from torchrun_commands import printed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.resampling import ResttestOptions
+from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.resttest import resample_resttest
 
 
@@ -145,9 +147,9 @@ def regimes(tmp_path_factory, beir_folder, without_dropout):
         output=folder / "o",
         options=ResttestOptions(buckets=2),
     )
-    manifest = json.loads((folder / "o" / "manifest.json").read_text())
-    manifest["sets"] = [found for found in manifest["sets"] if found["bucket"] == 1]
-    (folder / "o" / "manifest.json").write_text(json.dumps(manifest))
+    manifest = read_manifest(folder / "o")
+    one = replace(manifest, sets=[part for part in manifest.sets if part.bucket == 1])
+    replace(one, content_sha256=one.hash_content()).write(folder / "o" / "manifest.json")
     AutoModel.from_pretrained(without_dropout).save_pretrained(folder / "bare")
     AutoTokenizer.from_pretrained(without_dropout).save_pretrained(folder / "bare")
     named = ["--folder", folder / "o", "--start", folder / "bare", *RECIPE.split(), "--json"]
