@@ -35,14 +35,14 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.resources import Resources
 from tests.conftest import write_beir
 
-LIMITS = Limits(documents=80, queries=20, samples=40)
+LIMITS = Limits(documents=48, queries=10, samples=32)
 USES = ("", "hybrid@0.5:", "rrf:", "rm3@0.5:", "feedback@0.5:")
 
 
 @pytest.fixture
 def collection(tmp_path):
-    """Write a labelled collection of 80 documents."""
-    return write_beir(tmp_path / "source", documents=80, queries=20)
+    """Write a labelled collection of 48 documents."""
+    return write_beir(tmp_path / "source", documents=48, queries=10)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def tiny(monkeypatch, tiny_cosine):
 
 
 def options(work: Path, **changes: object) -> argparse.Namespace:
-    limits = {"documents": 80, "characters": 10**6, "queries": 20, "samples": 40, "seed": 42}
+    limits = {"documents": 48, "characters": 10**6, "queries": 10, "samples": 32, "seed": 42}
     return argparse.Namespace(
         **{"work": work, "fast": True, "sets": SETS, "fitted": False} | limits | changes
     )
@@ -77,7 +77,7 @@ def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_pa
     cut = searched.parent.load()
     with Resources.temporary(cut.documents, SearchOptions()) as resources:
         models = [use + str(tiny_cosine) for use in USES]
-        gatherer = Gatherer(resources, models, samples=40)
+        gatherer = Gatherer(resources, models, samples=LIMITS.samples)
         queries = {query: cut.queries[query] for query in cut.qrels}
         with_queries = gatherer.gather(queries)
         alone = gatherer.gather({})
@@ -162,7 +162,7 @@ def test_a_cut_keeps_all_relevant_documents(collection, tmp_path):
     parent = cut_parent("some", str(collection), tmp_path, limits)
     whole = load_collection(str(collection))
     cut = parent.load()
-    assert (len(cut.documents), parent.total) == (30, 80)
+    assert (len(cut.documents), parent.total) == (30, 48)
     assert 1 <= len(cut.qrels) <= 8
     for query, grades in cut.qrels.items():
         relevant = {one for one, grade in whole.qrels[query].items() if grade > 0}
@@ -184,7 +184,7 @@ def test_queries_are_cut_out_of_their_documents(tmp_path):
     queries = {"q1": "two words", "q2": "a query of six words here"}
     qrels = {query: {"d1": 1} for query in queries}
     collection = load_collection((corpus, queries, qrels))
-    sets = {one.name: one for one in make_query_sets(collection, LIMITS)}
+    sets = {one.name: one for one in make_query_sets(collection, Limits(samples=40))}
     ids = list(corpus)
     matched = sets[MATCHED]
     assert {len(text.split()) for text in matched.texts} == {2, 6}
@@ -327,7 +327,7 @@ def test_costs_are_printed_before_the_searches(collection, tiny, tmp_path, capsy
     search_line = next(i for i, line in enumerate(lines) if "source, tiny" in line)
     assert cost < search_line
     texts = sum(len(one.texts) + len(one.changed) for one in queries_of(tmp_path / "work"))
-    assert f"tiny: 1 collections, {80 + texts} texts" in lines[cost]
+    assert f"tiny: 1 collections, {48 + texts} texts" in lines[cost]
     collect.collect_all([tiny], chosen)
     assert not [line for line in capsys.readouterr().err.splitlines() if "source, tiny" in line]
 
@@ -340,7 +340,7 @@ def test_a_fitted_hybrid_encoder_is_searched_as_by_the_package(
     cut = searched.parent.load()
     model = f"vector:{tiny_cosine}"
     with Resources.temporary(cut.documents, SearchOptions()) as resources:
-        evidence = Gatherer(resources, [model], samples=40).gather(
+        evidence = Gatherer(resources, [model], samples=LIMITS.samples).gather(
             {query: cut.queries[query] for query in cut.qrels}
         )
     np.testing.assert_array_equal(

@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,18 @@ Make = Callable[[], Any]
 
 @pytest.fixture(scope="module")
 def makers(beir_folder, tiny_cosine, tmp_path_factory) -> dict[str, Make]:
-    """Return what makes a model of each kind, all from one base."""
+    """Return what makes a model of each kind: a copy of one that is loaded once from one base."""
     folder = tmp_path_factory.mktemp("host-calls")
     options = FuseOptions(lexical="svd+hash", bytes_per_document=2 * (32 + 40))
     fuse(str(tiny_cosine), str(beir_folder), output=folder / "hybrid", options=options)
     MRL(str(tiny_cosine)).save_pretrained(str(folder / "mrl"))
-    return {
-        "plain": lambda: SentenceTransformer(str(tiny_cosine), device="cpu"),
-        "cocodr": lambda: COCODR(str(tiny_cosine), device="cpu"),
-        "mrl": lambda: MRL(str(folder / "mrl"), device="cpu"),
-        "hybrid": lambda: HybridEncoder(str(folder / "hybrid"), device="cpu"),
+    models = {
+        "plain": SentenceTransformer(str(tiny_cosine), device="cpu"),
+        "cocodr": COCODR(str(tiny_cosine), device="cpu"),
+        "mrl": MRL(str(folder / "mrl"), device="cpu"),
+        "hybrid": HybridEncoder(str(folder / "hybrid"), device="cpu"),
     }
+    return {kind: partial(copy.deepcopy, model) for kind, model in models.items()}
 
 
 def pairs() -> Dataset:

@@ -18,6 +18,8 @@ from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.serve.session import Session
 
+pytestmark = pytest.mark.usefixtures("few_resamples")
+
 QUERY = "supersonic wing in a turbulent flow"
 TEXTS = {
     "wing.md": (

@@ -23,7 +23,7 @@ from beir_cocodr.retrieval.store.store_search import search_store
 from beir_cocodr.retrieval.vectors.pool import Workers
 from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
 
-DOCUMENTS = 90
+DOCUMENTS = 46
 
 
 @pytest.fixture(scope="module")
@@ -122,25 +122,25 @@ def test_ties_go_to_the_larger_id(folder, store, tmp_path):
 
 
 def test_any_shard_size_gives_the_same(folder, store, tiny_bert, tmp_path):
-    search(store, str(folder), tmp_path / "16.run", StoreSearchOptions(top_k=50, threads=1))
+    search(store, str(folder), tmp_path / "16.run", StoreSearchOptions(top_k=30, threads=1))
     for size in (1, 7, 500):
         made(folder, tiny_bert, tmp_path / str(size), size)
         search(
             tmp_path / str(size),
             str(folder),
             tmp_path / f"{size}.run",
-            StoreSearchOptions(top_k=50, threads=1),
+            StoreSearchOptions(top_k=30, threads=1),
         )
         assert_same(tmp_path / "16.run", tmp_path / f"{size}.run")
 
 
 def test_three_processes_write_the_bytes_of_one(folder, store, tmp_path):
-    search(store, str(folder), tmp_path / "one.run", StoreSearchOptions(top_k=50, threads=1))
+    search(store, str(folder), tmp_path / "one.run", StoreSearchOptions(top_k=30, threads=1))
     report = search(
         store,
         str(folder),
         tmp_path / "three.run",
-        StoreSearchOptions(top_k=50, processes=3, device="cpu", threads=1),
+        StoreSearchOptions(top_k=30, processes=3, device="cpu", threads=1),
     )
     assert (tmp_path / "three.run").read_bytes() == (tmp_path / "one.run").read_bytes()
     assert report.devices == ["cpu"] * 3
@@ -209,7 +209,7 @@ def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tm
         search(store, str(folder), tmp_path / "run", StoreSearchOptions(identical_ids="sometimes"))
     incomplete = shutil.copytree(store, tmp_path / "incomplete")
     (incomplete / "shard-00002.safetensors").unlink()
-    with pytest.raises(InputError, match="1 of 6 shards"):
+    with pytest.raises(InputError, match="1 of 3 shards"):
         search(incomplete, str(folder), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -253,7 +253,7 @@ def test_mrl_is_found_in_any_precision_with_its_own_scores(
 def test_products_that_overflow_name_document_and_query(folder, store, tmp_path):
     opened = EmbeddingStore.open(store)
     vectors = torch.zeros(3, 32)
-    vectors[1] = 1e38 * torch.sign(opened.rows(np.array([37]))[0])
+    vectors[1] = 1e38 * torch.sign(opened.rows(np.array([27]))[0])
     with pytest.raises(NonFiniteScores, match=r"'d\d+'.*'b'"):
         search_store(opened, ["a", "b", "c"], vectors, 5)
     vectors[2, 0] = float("nan")
@@ -309,6 +309,6 @@ def test_exact_search_refuses_a_store_of_something_else(folder, beir_folder, tin
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_finds_the_same(folder, store, tmp_path):
-    search(store, str(folder), tmp_path / "cpu.run", StoreSearchOptions(top_k=50, device="cpu"))
-    search(store, str(folder), tmp_path / "gpu.run", StoreSearchOptions(top_k=50, device="cuda"))
+    search(store, str(folder), tmp_path / "cpu.run", StoreSearchOptions(top_k=30, device="cpu"))
+    search(store, str(folder), tmp_path / "gpu.run", StoreSearchOptions(top_k=30, device="cuda"))
     assert_same(tmp_path / "cpu.run", tmp_path / "gpu.run")
