@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from itertools import product
 from typing import Any
 from urllib.parse import unquote
 
@@ -227,14 +228,15 @@ def test_a_table_that_is_too_wide_shows_that_it_scrolls(browser, pages, scheme):
     assert before != edge()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_contrast(browser, pages, name, scheme):
-    browser.open(pages[name], scheme=scheme)
-    dark = browser.run("return matchMedia('(prefers-color-scheme: dark)').matches")
-    assert dark == (scheme == "dark")
+def test_contrast(browser, pages, name):
+    browser.open(pages[name])
     browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert browser.probe("faint") == []
+    for scheme in ("light", "dark"):
+        browser.look(scheme=scheme)
+        dark = browser.run("return matchMedia('(prefers-color-scheme: dark)').matches")
+        assert dark == (scheme == "dark")
+        assert browser.probe("faint") == [], scheme
 
 
 def test_the_probes_see_what_they_look_for(browser, tmp_path):
@@ -251,18 +253,19 @@ def test_the_probes_see_what_they_look_for(browser, tmp_path):
     assert "wide" in str(browser.probe("cut"))
 
 
-@pytest.mark.parametrize("medium", ["", "print"])
-@pytest.mark.parametrize("width", [400, 800, 1280])
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_overlaps_and_nothing_is_cut(browser, pages, name, width, medium):
-    browser.open(pages[name], width, medium=medium)
+def test_nothing_overlaps_and_nothing_is_cut(browser, pages, name):
+    browser.open(pages[name])
     browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    assert browser.probe("overlaps") == []
-    assert browser.probe("overlapsInPictures") == []
-    if not medium or width == 800:  # about A4
-        assert browser.run("return document.documentElement.scrollWidth") <= width
-    if not medium:
-        assert browser.probe("cut") == []
+    for width, medium in product((400, 800, 1280), ("", "print")):
+        browser.look(width, medium=medium)
+        layout = f"{width} pixels {medium}"
+        assert browser.probe("overlaps") == [], layout
+        assert browser.probe("overlapsInPictures") == [], layout
+        if not medium or width == 800:  # about A4
+            assert browser.run("return document.documentElement.scrollWidth") <= width, layout
+        if not medium:
+            assert browser.probe("cut") == [], layout
 
 
 def test_figures_of_several_runs_are_filtered(browser, pages):
@@ -290,8 +293,9 @@ def test_figures_of_several_runs_are_filtered(browser, pages):
     status = browser.one("#figures [role=status]").text
     assert status == f"{len(kept)} of {len(everything)} figures"
     for width in (400, 768, 1280):
+        browser.look(width)
+        assert browser.probe("cut") == []
+        assert browser.probe("overlaps") == []
         for scheme in ("light", "dark"):
             browser.look(width, scheme)
-            assert browser.probe("cut") == []
-            assert browser.probe("overlaps") == []
             assert browser.probe("faint") == []
