@@ -24,7 +24,7 @@ SIZE = 16
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return write_beir(tmp_path_factory.mktemp("vectors") / "corpus", documents=70)
+    return write_beir(tmp_path_factory.mktemp("vectors") / "corpus", documents=40)
 
 
 def run(folder: Path, model: Path, output: Path, **options: Any) -> EmbeddingStore:
@@ -38,15 +38,20 @@ def run(folder: Path, model: Path, output: Path, **options: Any) -> EmbeddingSto
     return EmbeddingStore.open(output)
 
 
+@pytest.fixture(scope="module")
+def exact(folder, tiny_bert, tmp_path_factory) -> torch.Tensor:
+    """The (N, d) vectors of a store in float32."""
+    opened = run(folder, tiny_bert, tmp_path_factory.mktemp("exact") / "fp32", precision="fp32")
+    return torch.cat(list(opened.chunks()))
+
+
 @pytest.mark.parametrize(
     ("precision", "bound"), [("fp16", 2.0**-11), ("bf16", 2.0**-8), ("int8", 1 / 254)]
 )
-def test_precision_on_disk(folder, tiny_bert, tmp_path, precision, bound):
+def test_precision_on_disk(exact, folder, tiny_bert, tmp_path, precision, bound):
     """Errors within the arithmetic of the format, and files of its size."""
-    exact, rough = (
-        torch.cat(list(run(folder, tiny_bert, tmp_path / name, precision=name).chunks()))
-        for name in ("fp32", precision)
-    )
+    opened = run(folder, tiny_bert, tmp_path / precision, precision=precision)
+    rough = torch.cat(list(opened.chunks()))
     scale = exact.abs().amax(dim=1, keepdim=True) if precision == "int8" else exact.abs()
     assert ((rough - exact).abs() <= scale * bound * 1.001 + 2.0**-25).all()
     assert (rough != exact).any()
