@@ -223,23 +223,30 @@ def test_a_store_without_a_named_model_asks_for_it(folder, tiny_bert, tmp_path):
     )
 
 
+@pytest.fixture(scope="module")
+def mrl(folder, two_layer_bert, tmp_path_factory) -> tuple[Path, np.ndarray]:
+    """Return a saved model and its (Q, N) scores in float64."""
+    model = MRL(str(two_layer_bert))
+    saved = tmp_path_factory.mktemp("mrl") / "model"
+    model.save_pretrained(str(saved))
+    collection = load_collection(folder)
+    queries = model.encode_queries(list(collection.queries.values())).astype(np.float64)
+    documents = model.encode_corpus(list(collection.documents.values())).astype(np.float64)
+    return saved, queries @ documents.T
+
+
 @pytest.mark.parametrize(
     ("precision", "least"), [("fp32", 1.0), ("fp16", 0.99), ("bf16", 0.95), ("int8", 0.9)]
 )
-def test_mrl_is_found_in_any_precision_with_its_own_scores(
-    folder, two_layer_bert, tmp_path, precision, least
-):
+def test_mrl_is_found_in_any_precision_with_its_own_scores(folder, mrl, tmp_path, precision, least):
     """The best ten by brute force in float64, and their scores."""
-    model = MRL(str(two_layer_bert))
-    model.save_pretrained(str(tmp_path / "mrl"))
-    made(folder, tmp_path / "mrl", tmp_path / "store", precision=precision)
+    model, scores = mrl
+    made(folder, model, tmp_path / "store", precision=precision)
     search(
         tmp_path / "store", str(folder), tmp_path / "run", StoreSearchOptions(top_k=10, threads=1)
     )
     collection, found = load_collection(folder), read(tmp_path / "run")
     ids = list(collection.documents)
-    queries = model.encode_queries(list(collection.queries.values())).astype(np.float64)
-    scores = queries @ model.encode_corpus(list(collection.documents.values())).astype(np.float64).T
     shared = []
     for row, query in zip(scores, collection.queries, strict=True):
         best = {ids[i] for i in np.argsort(-row)[:10]}
