@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import warnings
 import weakref
@@ -334,6 +333,8 @@ def test_chunks_are_released_one_by_one() -> None:
 
 def print_memory() -> None:
     """Search 100,000 documents, then 400,000, and print the most memory that was in use."""
+    import resource  # Windows has none
+
     for count in (10, 40):
         chunks = (torch.rand(10_000, 64) for _ in range(count))
         search_chunks(torch.rand(200, 64), chunks, 10)
