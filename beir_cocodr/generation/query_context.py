@@ -136,13 +136,25 @@ def _passages(file: Path, most: int | None) -> Iterator[_Passage]:
 def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
     """Yield the position and the text of every query of a file."""
     fields = ", ".join(_Position._fields)
+    last: _Position | None = None
+    ids: set[object] = set()
     for line, record in json_records(file, StrictReport(str(file.parent))):
-        problem = f"{file}:{line}: the query lacks a text, or metadata with {fields}"
+        problem = f"{file}:{line}: the query lacks an _id, a text, or metadata with {fields}"
         with explained(problem, "generate the queries again", KeyError, TypeError):
             assert record is not None  # StrictReport has raised by then
             metadata = record["metadata"]
             position = _Position(*(metadata[name] for name in _Position._fields))
             text = record["text"]
+            id = record["_id"]
+        if position != last:
+            last = position
+            ids.clear()
+        if id in ids:
+            raise InputError(
+                f"{file}:{line}: query {id!r} is there twice; restore the file as generate-queries "
+                "wrote it"
+            )
+        ids.add(id)
         yield position, text
 
 

@@ -72,6 +72,7 @@ def test_other_queries_are_another_table(folder, tmp_path):
         ("stranger", "not in the corpus"),
         ("no metadata", r"queries.jsonl:1: .*metadata"),
         ("broken line", r"queries.jsonl:2: .*JSON"),
+        ("doubled line", r"queries.jsonl:2: query 'gen.*' is there twice"),
         ("other corpus", "corpus .*changed"),
     ],
 )
@@ -91,6 +92,8 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
         lines[0] = json.dumps({"_id": "q", "text": "x"})
     elif damage == "broken line":
         lines[1] = "{"
+    elif damage == "doubled line":
+        lines.insert(0, lines[0])
     elif damage == "other corpus":
         text = (copy / "corpus.jsonl").read_text()
         (copy / "corpus.jsonl").unlink()
