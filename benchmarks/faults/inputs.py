@@ -11,7 +11,7 @@ from typing import Any
 from beir_cocodr.temporary import PREFIX
 from faults.commands import SCENARIOS, Scenario
 from faults.options import break_option, names_option
-from faults.parts import EXECUTED, Broken, break_part
+from faults.parts import EXECUTED, PICKLE, Broken, break_part
 from faults.runner import Ended, Warm, run_installed
 from faults.world import lay_out, read_results, scenario_reference
 
@@ -252,9 +252,10 @@ def judge(
         return ("silent difference" if attempt.broken.shows else "other content"), "accepted"
     if not attempt.is_ours:
         # A finished file that is kept and not read is for the user to look at.
-        broken_file = f"in/{attempt.broken.file}"
-        results = {name: value for name, value in results.items() if name != broken_file}
-        expected = {name: value for name, value in expected.items() if name != broken_file}
+        broken = Path("in", attempt.broken.file)
+        at_fault = {str(broken), str(broken.with_name(PICKLE))}
+        results = {name: value for name, value in results.items() if name not in at_fault}
+        expected = {name: value for name, value in expected.items() if name not in at_fault}
     if results == expected:
         return "harmless", ""
     if warnings:

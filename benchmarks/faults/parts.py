@@ -189,11 +189,15 @@ def write_evil_module(folder: Path) -> None:
     (folder / "evil.py").write_text(code)
 
 
+#: The file that takes the place of weights.
+PICKLE = "pytorch_model.bin"
+
+
 def break_into_pickle(path: Path, rng: random.Random) -> str | None:
     """Replace weights by a pickle that runs code."""
     path.unlink()
     kind = rng.choice(["a pickle", "a pickle of PyTorch"])
-    target = path.with_name("pytorch_model.bin")
+    target = path.with_name(PICKLE)
     if kind == "a pickle":
         target.write_bytes(pickle.dumps(_Evil()))
     else:
