@@ -137,15 +137,15 @@ def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
     """Yield the position and the text of every query of a file."""
     fields = ", ".join(_Position._fields)
     last: _Position | None = None
-    ids: set[object] = set()
+    ids: set[str] = set()
     for line, record in json_records(file, StrictReport(str(file.parent))):
         problem = f"{file}:{line}: the query lacks an _id, a text, or metadata with {fields}"
         with explained(problem, "generate the queries again", KeyError, TypeError):
             assert record is not None  # StrictReport has raised by then
             metadata = record["metadata"]
             position = _Position(*(metadata[name] for name in _Position._fields))
-            text = record["text"]
-            id = record["_id"]
+            text = _text(record["text"])
+            id = _text(record["_id"])
         if position != last:
             last = position
             ids.clear()
@@ -156,6 +156,13 @@ def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
             )
         ids.add(id)
         yield position, text
+
+
+def _text(value: object) -> str:
+    """Return a value that is a text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _record_batches(

@@ -72,7 +72,6 @@ def test_other_queries_are_another_table(folder, tmp_path):
         ("stranger", "not in the corpus"),
         ("no metadata", r"queries.jsonl:1: .*metadata"),
         ("broken line", r"queries.jsonl:2: .*JSON"),
-        ("doubled line", r"queries.jsonl:2: query 'gen.*' is there twice"),
         ("other corpus", "corpus .*changed"),
     ],
 )
@@ -92,8 +91,6 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
         lines[0] = json.dumps({"_id": "q", "text": "x"})
     elif damage == "broken line":
         lines[1] = "{"
-    elif damage == "doubled line":
-        lines.insert(0, lines[0])
     elif damage == "other corpus":
         text = (copy / "corpus.jsonl").read_text()
         (copy / "corpus.jsonl").unlink()
@@ -101,6 +98,26 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
     queries.unlink()
     if damage != "no queries":
         queries.write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=message):
+        load_query_context(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, r"queries.jsonl:2: query 'gen.*' is there twice"),
+        ({"_id": [[1]]}, r"queries.jsonl:1: .*_id.* is no text"),
+        ({"text": [[1]]}, r"queries.jsonl:1: .*text.* is no text"),
+    ],
+)
+def test_a_query_is_there_once_and_is_text(folder, tmp_path, change, message):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, symlinks=True)
+    queries = copy / "queries.jsonl"
+    content = queries.read_text()
+    first = json.loads(content.splitlines()[0]) | change
+    queries.unlink()
+    queries.write_text(json.dumps(first) + "\n" + content)
     with pytest.raises(InputError, match=message):
         load_query_context(copy)
 
