@@ -150,6 +150,27 @@ def test_a_query_is_never_moved_by_its_own_judgement(searcher):
     assert after.mean() <= before.mean() + 1e-9
 
 
+def test_the_bound_of_a_query_is_chosen_without_it():
+    """In this data, three queries would gain by a bound that is chosen with them."""
+    rng = np.random.default_rng(9)
+    topics = unit_rows(rng.normal(size=(4, 8)))
+    queries = unit_rows(np.repeat(topics, 3, axis=0) + 0.6 * rng.normal(size=(12, 8)))
+    vectors = unit_rows(rng.normal(size=(40, 8)))
+    grades = [{int(answer): 1} for answer in rng.integers(0, 7, 12)]
+    candidates = JudgedCandidates(queries, grades, vectors, np.arange(40), True)
+    _, after = candidates.cross_validate(LearnOptions(folds=12))
+    everybody = np.arange(12)
+    too_good = candidates.choose(everybody, 12)
+    differing = 0
+    for number in everybody:
+        others = everybody[everybody != number]
+        bounds = (candidates.choose(others, 12), too_good)
+        [[expected], [leaked]] = candidates.after(others, np.array([number]), bounds)
+        assert after[number] == pytest.approx(expected)
+        differing += abs(leaked - expected) > 1e-6
+    assert differing == 3
+
+
 def test_vectors_without_a_norm_move_by_a_share_of_their_length():
     rng = np.random.default_rng(5)
     vectors = (rng.normal(size=(30, 8)) * 50).astype(np.float32)
