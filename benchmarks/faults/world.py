@@ -238,10 +238,11 @@ def lay_out(
     (work / "out").mkdir()
 
 
-# Two equal runs differ in these: times, and how far an interrupted run had come.
+# Two equal runs differ in these: times, and how far an interrupted run had come. The hash of a
+# teacher is that of all its files, whether they matter or not: what it taught is in the weights.
 _VOLATILE = re.compile(
     "second|date$|^time|_time$|versions|machine|resumed_from|training_loss|loss$|bytes|created|"
-    "per_s"
+    "per_s|teacher_sha256"
 )
 _TIMES = re.compile(r"\d+(\.\d+)?( ?s\b| seconds| minutes)|20\d\d-\d\d-\d\d[T\d:.+Z-]*")
 _SOURCE = re.compile(r'<meta name="source"[^>]*>')  # a hash of full paths, among others
