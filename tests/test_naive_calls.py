@@ -302,6 +302,8 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
         (lambda: Searcher(CORPUS).search_all(["sort"]), "queries is a list of str; give a map"),
         (lambda: Searcher(CORPUS).search_within("sort", []), "keeps is a list; give a function"),
         (lambda: Searcher(CORPUS).full_text({}), "has no document {}; give the id of a hit"),
+        (lambda: Searcher(CORPUS).full_text("a" * 9), "has no document 'aaaaaaaaa'; give the id"),
+        (lambda: Searcher(CORPUS).full_text("a" * 5000), r"has no document 'a{10,100}\.\.\.; give"),
         (lambda: ExactSearch(Letters(), batch_size=""), "batch_size is a str; give an integer"),
         (lambda: ExactSearch(Letters(), store=7), "store is an int; give the path of a folder"),
         (lambda: ExactSearch(Letters(), store="a" * 5000), "store 'aaa.*is too long"),

@@ -216,7 +216,7 @@ class ModelGenerator:
         return {name: encoded[name].to(self.model.device) for name in names}
 
     def _check_writes(self) -> None:
-        """Write one token, as a model's settings may name what does not exist."""
+        """Write a token for two texts: settings may name what does not exist, or fit one text."""
         settings = self.sampling.to_diff_dict()
         settings |= {"max_new_tokens": 1, "num_return_sequences": 1}
         one_token = GenerationConfig(**settings)
@@ -225,7 +225,7 @@ class ModelGenerator:
             torch.inference_mode(),
             torch.random.fork_rng(),
         ):
-            inputs = self._inputs([_filled(self.template, "a")])
+            inputs = self._inputs([_filled(self.template, "a")] * 2)
             self.model.generate(**inputs, generation_config=one_token)
 
     def _prompt(self, text: str, template: str) -> tuple[str, bool]:

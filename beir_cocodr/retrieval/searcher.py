@@ -21,6 +21,7 @@ from beir_cocodr.errors import (
     check_options_type,
     check_type,
     kind_of,
+    quoted,
 )
 from beir_cocodr.io import cache_folder, text_sha256
 from beir_cocodr.models.spec import BM25, SearchOptions, check_device
@@ -288,7 +289,7 @@ class Searcher:
 
     def _check_id(self, id: str) -> None:
         if not isinstance(id, str) or id not in self.documents:
-            raise InputError(f"{self.dataset} has no document {id!r}; give the id of a hit")
+            raise InputError(f"{self.dataset} has no document {quoted(id)}; give the id of a hit")
 
     def _rows_beside(self, id: str, beginning: str) -> np.ndarray:
         """Return the rows of all documents whose ids begin alike, which follow each other."""

@@ -13,7 +13,7 @@ from beir_cocodr.data.asked_queries import AskedQueries
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.files.file_folder import ABOVE
 from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
-from beir_cocodr.errors import InputError, check_names, first_line
+from beir_cocodr.errors import InputError, check_names, first_line, quoted
 from beir_cocodr.evaluation.annotation import annotation_candidates
 from beir_cocodr.io import output_folder, real_path
 from beir_cocodr.models.spec import BM25, FUSIONS, ModelSpec, SearchOptions, described
@@ -326,7 +326,9 @@ class Session:
                 "back"
             )
         if document not in self._searcher.documents:
-            raise InputError(f"{self.dataset} has no document {document!r}; give the id of a hit")
+            raise InputError(
+                f"{self.dataset} has no document {quoted(document)}; give the id of a hit"
+            )
         if query_id is None:
             self.judged.judge(Asked(query, None), document, grade)
         else:

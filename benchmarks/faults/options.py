@@ -204,7 +204,8 @@ def break_option(
         shows = True
     else:
         value, shows = bad_value(option.name, option.kind, rng)
-    arguments = _with_value(arguments, option.flag, value)
+    words = len(scenario.command.split())
+    arguments = _with_value(arguments, option.flag, value, words)
     text = value.replace("\0", "")
     shows = shows and option.name not in scenario.unused
     return Broken(option.name, f"{option.flag}={text}", shows), arguments
@@ -222,17 +223,18 @@ def _with_value(
     arguments: list[str],
     flag: str,
     value: str,
+    words: int,
 ) -> list[str]:
-    """Give an option another value, or an argument, which is the second word of the line."""
+    """Give an option another value, or the argument after the words of the command."""
     if flag in arguments:
         position = arguments.index(flag) + 1
         return [*arguments[:position], value, *arguments[position + 1 :]]
     if flag.startswith("--"):
         return [*arguments, flag, value]
-    return [
-        value if position == 1 and not word.startswith("-") else word
-        for position, word in enumerate(arguments)
-    ]
+    others = arguments[words:]
+    if others and not others[0].startswith("-"):
+        others = others[1:]
+    return [*arguments[:words], value, *others]
 
 
 def bad_value(

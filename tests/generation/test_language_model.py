@@ -310,6 +310,14 @@ def test_a_model_that_is_not_whole_or_whose_settings_are_not_its_own(tiny_gpt2, 
         assert "\n" not in str(caught.value)
 
 
+def test_settings_that_fit_a_single_text_are_refused(tiny_t5, tmp_path):
+    folder = shutil.copytree(tiny_t5, tmp_path / "t5")
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token_id": [7]}))
+    with pytest.raises(InputError, match=f"{folder}.*decoder_start_token_id"):
+        load_generator(str(folder), GenerationOptions(), "cpu")
+
+
 @pytest.mark.parametrize("prompt", [None, "<|endoftext|>Passage: {passage}\nQuery:"])
 def test_special_tokens_of_a_passage_are_text_and_those_of_the_prompt_are_meant(prompt, tiny_gpt2):
     generator = load_generator(

@@ -24,8 +24,8 @@ from beir_cocodr.distributed import (
     rank,
     world_size,
 )
-from beir_cocodr.errors import InputError, naming_full_disk
-from beir_cocodr.io import output_folder, output_path, sole_writer
+from beir_cocodr.errors import InputError, listed, naming_full_disk
+from beir_cocodr.io import CHECKSUMS, is_incidental, output_folder, output_path, sole_writer
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.folding import Folding
@@ -198,6 +198,7 @@ def prepare_store(
             return PreparedStore(former, [], None)
         store = former
     else:
+        _check_free(folder)
         model = encoder.model
         record = StoreRecord(
             identity=identity,
@@ -222,6 +223,18 @@ def prepare_store(
         with checked_path(folder / FOLDING_FILE) as temporary:
             _folding(encoder, queries).save(temporary)
     return PreparedStore(store, missing, cost)
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder without a store that contains something else."""
+    if not folder.is_dir():
+        return
+    others = [path for path in folder.iterdir() if not is_incidental(path)]
+    names = sorted(path.name for path in others if path.name != CHECKSUMS)
+    if names:
+        raise InputError(
+            f"{folder} contains no embeddings but {listed(names)}; choose another --output"
+        )
 
 
 def _resume(store: EmbeddingStore, encoder: CorpusEncoder) -> tuple[list[int], list[str]]:

@@ -144,10 +144,11 @@ class StoreRecord(Record):
         names = {**self.identity, **identity}
         changed = {name for name in names if self.identity.get(name) != identity.get(name)}
         update = ", or update it to this corpus with --update" if changed == {"corpus"} else ""
+        contained = "embeddings of another dataset" if "corpus" in changed else "embeddings"
         raise InputError(
-            f"{folder} contains embeddings with the key {self.key[:_SHOWN]}, but {wanted[:_SHOWN]} "
-            f"is needed: {_differences(self.identity, identity)}; choose another folder, or delete "
-            f"this one{update}"
+            f"{folder} contains {contained} with the key {self.key[:_SHOWN]}, but "
+            f"{wanted[:_SHOWN]} is needed: {_differences(self.identity, identity)}; choose another "
+            f"folder, or delete this one{update}"
         )
 
     def check_encoder(

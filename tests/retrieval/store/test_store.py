@@ -200,6 +200,16 @@ def test_a_record_that_was_changed_or_is_something_else_is_refused(
         EmbeddingStore.open(tmp_path / "nowhere")
 
 
+def test_a_folder_that_contains_something_else_is_refused_and_left_as_it_is(
+    folder, tiny_bert, tmp_path
+):
+    other = shutil.copytree(tiny_bert, tmp_path / "model")
+    before = contents(other)
+    with pytest.raises(InputError, match=f"{other} contains no embeddings but config.json"):
+        run(folder, tiny_bert, other)
+    assert contents(other) == before
+
+
 def test_stores_of_later_versions_are_not_read(store, tmp_path):
     copy = copied(store, tmp_path)
     content = json.loads((copy / "store.json").read_text())
