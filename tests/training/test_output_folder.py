@@ -21,7 +21,6 @@ from beir_cocodr.generation.generation_record import GeneratedFrom, GenerationPl
 from beir_cocodr.generation.settings import SELECTION, GenerationOptions
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
-from beir_cocodr.resampling.manifest import MANIFEST_FILE
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import RegimeOptions, _check_resumable, evaluate_regimes
 from beir_cocodr.resampling.regimes.regimes import _settings as _regime_settings
@@ -185,15 +184,14 @@ def test_no_option_can_be_forgotten_when_work_is_resumed(kind, name, tmp_path):
             "tokenizer_sha256"
         ]
     elif kind is Recipe:
-        (tmp_path / MANIFEST_FILE).write_text("{}")
         if name != "start":  # whose content is read
             before, now = (replace(each, start=str(tmp_path)) for each in (before, now))
         output = tmp_path / "o"
         output.mkdir()
-        _check_resumable(output, _regime_settings(tmp_path, before, ["R@5"]), {})
+        _check_resumable(output, _regime_settings("of the manifest", before, ["R@5"]), {})
         (output / "cells").mkdir()
         with pytest.raises(InputError, match=f"other .*{name}"):
-            _check_resumable(output, _regime_settings(tmp_path, now, ["R@5"]), {})
+            _check_resumable(output, _regime_settings("of the manifest", now, ["R@5"]), {})
     else:
         encoder = kind is EncoderOptions
         plans = [

@@ -375,7 +375,7 @@ def evaluate_regimes(
 
     def begin() -> None:
         stack.enter_context(files.sole_writer(files.output_folder(output, utf8=True)))
-        settings = _settings(planned.manifest, recipe, planned.measures)
+        settings = _settings(planned.manifest.content_sha256, recipe, planned.measures)
         _check_resumable(output, settings, other_starts)
 
     def kept() -> str:
@@ -495,10 +495,10 @@ def _check_resumable(output: Path, settings: Json, starts: Mapping[str, str]) ->
     files.write_text(file, json.dumps(recorded, indent=2) + "\n")
 
 
-def _settings(manifest: Manifest, recipe: Recipe, measures: list[str]) -> Json:
+def _settings(manifest_sha256: str, recipe: Recipe, measures: list[str]) -> Json:
     """Return all that the cells of an output depend on, except for further starts."""
     return {
-        "manifest_sha256": manifest.content_sha256,
+        "manifest_sha256": manifest_sha256,
         "measures": measures,
         **recipe.describe(),
         "start_sha256": files.content_sha256(model_source(recipe.start)),
