@@ -286,6 +286,8 @@ def names_option(line: str, broken: Broken) -> bool:
         words.append("dataset")
     elif bare in _MODELS or "model" in bare:
         words.append("model")
+    elif bare == "words":
+        words.append("query")  # which the words after the command are
     if bare.endswith("_split"):
         words.append("split")
     if not value:

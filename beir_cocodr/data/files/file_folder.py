@@ -37,6 +37,7 @@ from beir_cocodr.errors import (
     explained,
     first_line,
     listed,
+    quoted,
 )
 from beir_cocodr.io import file_state, real_path, text_sha256
 
@@ -47,6 +48,10 @@ PASSAGE_WORDS = 180
 #: Between the title of a document and the headings of a section.
 ABOVE = " > "
 HUGGING_FACE = "hf:"
+
+# Percent-encoded: a name of a dataset is checked like the path that it begins with.
+_LONGEST_SETTING = 200
+
 log = logging.getLogger(__name__)
 
 
@@ -127,10 +132,16 @@ class Reading:
         """Return a dataset's name with further settings.
 
         Raises:
-            InputError: a setting contains an unpaired surrogate, as bytes that are no UTF-8 become.
+            InputError: a setting is too long, or contains an unpaired surrogate, as bytes that are
+                no UTF-8 become.
         """
         for setting, value in settings.items():
             check_characters(f"the setting {setting!r} of {name}", value)
+            if len(quote(value)) > _LONGEST_SETTING:
+                raise InputError(
+                    f"the setting {setting!r} of {name} is too long: {quoted(value)}; a name of a "
+                    f"dataset holds {_LONGEST_SETTING} characters of it"
+                )
         bare, _, query = name.partition("?")
         before = dict(parse_qsl(query, keep_blank_values=True))
         together = before | settings

@@ -235,3 +235,5 @@ def test_settings_stand_behind_the_name():
     assert Reading.parse("my.csv") == ("my.csv", None)
     with pytest.raises(InputError, match=r"setting 'text' of my\.csv .*at position 1"):
         Reading.extend("my.csv", text="a\udcff")
+    with pytest.raises(InputError, match=r"'text' of my\.csv is too long: 'ääää"):
+        Reading.extend("my.csv", text="ä" * 60)
