@@ -54,7 +54,9 @@ class SourceClusterOptions(Options):
 
     clusters: int = option(50, "Divide the source queries into this many clusters.", min=1)
     sample: int = option(1000, "Sample at most this many source queries.", min=1)
-    negatives: int = option(4, "Use this many negatives from BM25 for each source query.", min=1)
+    negatives: int = option(
+        4, "Use this many of BM25's 30 best negatives for each source query.", min=1, max=30
+    )
     cases: int = option(
         5, "Show this many target queries with their nearest source queries.", min=1
     )

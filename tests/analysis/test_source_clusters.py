@@ -250,6 +250,8 @@ def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
     refused("'x' .*none", queries=("x",))
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
     refused("is in no results file", models=[models[0], "x"], results=results)
+    with pytest.raises(InputError, match=r"negatives .*30"):
+        SourceClusterOptions(negatives=1_000_000_000)
     with pytest.raises(InputError, match=r"clusters .*1"):
         SourceClusterOptions(clusters=0)
 
