@@ -16,7 +16,7 @@ from accelerate.utils.memory import clear_device_cache
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.checksums import checked_path, fault
 from beir_cocodr.data.collection import Dataset, load_collection, resolve_source
-from beir_cocodr.data.defects import StrictReport
+from beir_cocodr.data.defects import Repeats, StrictReport, check_duplicates
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.distributed import (
     do_each,
@@ -564,12 +564,17 @@ def collection_queries(dataset: Dataset) -> list[str]:
     """Return the first queries of a collection, from any split; none if it has none.
 
     Raises:
-        InputError: The queries cannot be read.
+        InputError: The queries cannot be read, or two have one id.
     """
     source = resolve_source(dataset, "test")
     report = StrictReport(source.name)
     source.missing(report, "optional")
-    texts = [text for _, _, text in islice(source.queries(report), _QUERIES)]
+    queries = list(islice(source.queries(report), _QUERIES))
+    repeats = Repeats()
+    repeats.add(id for _, id, _ in queries)
+    duplicates = repeats.find(lambda: ((line, id, id) for line, id, _ in queries))
+    check_duplicates(duplicates, source.queries_file or source.name, report)
+    texts = [text for _, _, text in queries]
     if not texts and source.queries_file is not None:
         log.warning("%s contains no query", source.queries_file)
     elif not texts and source.splits():

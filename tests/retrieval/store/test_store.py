@@ -17,7 +17,12 @@ from beir_cocodr import COCODR, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import sole_writer
 from beir_cocodr.models.spec import EncoderOptions
-from beir_cocodr.retrieval.store.encode import ShardJob, encode, encode_documents
+from beir_cocodr.retrieval.store.encode import (
+    ShardJob,
+    collection_queries,
+    encode,
+    encode_documents,
+)
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.vectors.pool import Workers
@@ -208,6 +213,16 @@ def test_a_folder_that_contains_something_else_is_refused_and_left_as_it_is(
     with pytest.raises(InputError, match=f"{other} contains no embeddings but config.json"):
         run(folder, tiny_bert, other)
     assert contents(other) == before
+
+
+def test_queries_with_one_id_are_refused_by_their_lines(folder, tmp_path):
+    """Queries without labels are read by this function alone, for example by ``fuse``."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    lines = (copy / "queries.jsonl").read_text().splitlines(keepends=True)
+    assert len(collection_queries(copy)) == len(lines)
+    (copy / "queries.jsonl").write_text("".join([lines[0], *lines]))
+    with pytest.raises(InputError, match=r"queries\.jsonl.* on lines 1 and 2"):
+        collection_queries(copy)
 
 
 def test_stores_of_later_versions_are_not_read(store, tmp_path):
