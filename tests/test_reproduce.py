@@ -52,12 +52,7 @@ def shop(paper: str, tmp_path: Path, scale=None) -> Workshop:
 def planned(tmp_path_factory):
     """Return a function that plans a paper for some GPUs once, in a folder that stays empty."""
     folder = tmp_path_factory.mktemp("planned")
-
-    @cache
-    def plan_paper(paper: str, gpus: int = 8) -> Workshop:
-        return shop(paper, folder, PaperScale(gpus=gpus))
-
-    return plan_paper
+    return cache(lambda paper, gpus=8: shop(paper, folder, PaperScale(gpus=gpus)))
 
 
 def test_the_tables_are_those_of_the_papers():
