@@ -115,10 +115,17 @@ ARMS = (
     Arm("MRL", distilled=True),
     Arm("distilled without labels", unlabelled=True),
 )
-RESAMPLING = "resampling"
-#: What is compared in interpolation and extrapolation, and the training queries of a set.
-ARCHITECTURES = ["bm25", "dense", "dense-hard"]
+#: How NFCorpus is resampled for interpolation and extrapolation, the training queries of a set of
+#: ReSTrain, and what is compared.
+METHODS = ("restrain", "resttest")
 SIZE = 800
+ARCHITECTURES = ("bm25", "dense", "dense-hard")
+#: The name of each comparison to its method and architecture.
+RESAMPLED = {
+    f"{method} {architecture}": (method, architecture)
+    for method in METHODS
+    for architecture in ARCHITECTURES
+}
 
 #: A question to the pairs of rows that answer it.
 FAMILIES = {
@@ -326,38 +333,35 @@ class Task:
             scores=scores,
         )
 
-    def resampled(self, seed: int) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows of interpolation and extrapolation, by ReSTrain and ReSTTest."""
-        recipe = Recipe(
-            start=MODEL,
-            max_steps=self.steps,
-            batch_size=BATCH,
-            learning_rate=LEARNING_RATE,
-            document_length=TRAINED.document_length,
-            query_length=TRAINED.query_length,
+    def resampled(self, name: str, seed: int) -> list[dict[str, Any]]:
+        """Return the rows of interpolation and extrapolation by one method and architecture."""
+        method, architecture = RESAMPLED[name]
+        record = evaluate_regimes(
+            self.resample(method),
+            output=self.work / f"{method}-{architecture}",
+            architectures=[architecture],
+            recipe=Recipe(
+                start=MODEL,
+                max_steps=self.steps,
+                batch_size=BATCH,
+                learning_rate=LEARNING_RATE,
+                document_length=TRAINED.document_length,
+                query_length=TRAINED.query_length,
+            ),
+            options=RegimeOptions(
+                seeds=(seed,),
+                measures=MEASURE,
+                keep_models=False,
+                progress=True,
+            ),
         )
-        rows = {}
-        for method in ("restrain", "resttest"):
-            sets = self.work / method
-            if not sets.is_dir():
-                self.resample(method, sets)
-            record = evaluate_regimes(
-                sets,
-                output=self.work / f"{method}-judged",
-                architectures=ARCHITECTURES,
-                recipe=recipe,
-                options=RegimeOptions(
-                    seeds=(seed,),
-                    measures=MEASURE,
-                    keep_models=False,
-                    progress=True,
-                ),
-            )
-            rows[method] = [asdict(row) for row in record.rows]
-        return rows
+        return [asdict(row) for row in record.rows]
 
-    def resample(self, method: str, sets: Path) -> None:
-        """Resample the queries of the task."""
+    def resample(self, method: str) -> Path:
+        """Resample the queries of the task, unless the sets are there."""
+        sets = self.work / method
+        if sets.is_dir():
+            return sets
         if method == "restrain":
             options = RestrainOptions(sizes=(SIZE,))
             resample_restrain(
@@ -369,6 +373,7 @@ class Task:
             )
         else:
             resample_resttest(self.dataset, self.dataset, model=MODEL, output=sets)
+        return sets
 
 
 def _read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
@@ -409,7 +414,7 @@ class Results:
             for cell in cells:
                 if not self.has(task, cell.row, cell.seed):
                     self.add(task, cell)
-        self.resampled = self.resampled or other.resampled
+        self.resampled = other.resampled | self.resampled
         write_results(self.path, self.content())
 
     def add(self, task: str, cell: Cell) -> None:
@@ -496,25 +501,37 @@ class Jobs:
         """Make what is shared, then train all parts, and add their results as they come."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.run_all([(FREE_ROW, task, self.options.seeds[0]) for task in self.options.tasks])
-        self.run_all(list(self.parts()))
+        self.run_all([*self.comparisons(), *self.parts()])
+
+    def comparisons(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the row, the task and the seed of each comparison by resampling."""
+        if "nfcorpus" in self.options.tasks:
+            for name in RESAMPLED:
+                if name in self.options.rows and name not in self.results.resampled:
+                    yield name, "nfcorpus", self.options.seeds[0]
 
     def parts(self) -> Iterator[tuple[str, str, int]]:
         """Yield the rows, the task and the seed of each part.
 
-        Rows that start from the same pre-trained model are one part, which trains it once.
+        Rows that start from the same pre-trained model are one part, which trains it once. What has
+        a spread over seeds anyway comes before the seeds that ``--every-seed`` adds.
         """
-        if RESAMPLING in self.options.rows and "nfcorpus" in self.options.tasks:
-            yield RESAMPLING, "nfcorpus", self.options.seeds[0]
-        for seed in self.options.seeds:
-            by_start: dict[str, list[str]] = {}
-            for arm in ARMS:
-                is_wanted = arm.name in self.options.rows
-                if is_wanted and seed in seeds_of(arm, self.options):
-                    by_start.setdefault(arm.start or arm.name, []).append(arm.name)
-            for rows in sorted(by_start.values(), key=len, reverse=True):
-                for task in self.options.tasks:
-                    if not all(self.results.has(task, row, seed) for row in rows):
-                        yield "|".join(rows), task, seed
+        first = self.options.seeds[0]
+        groups: dict[tuple[int, str], list[Arm]] = {}
+        for arm in ARMS:
+            if arm.name in self.options.rows:
+                for seed in seeds_of(arm, self.options):
+                    groups.setdefault((seed, arm.start or arm.name), []).append(arm)
+
+        def urgency(group: tuple[tuple[int, str], list[Arm]]) -> tuple[bool, int]:
+            (seed, _), arms = group
+            is_extra = seed != first and not any(arm.over_seeds for arm in arms)
+            return is_extra, -len(arms)
+
+        for (seed, _), arms in sorted(groups.items(), key=urgency):
+            for task in self.options.tasks:
+                if not all(self.results.has(task, arm.name, seed) for arm in arms):
+                    yield "|".join(arm.name for arm in arms), task, seed
 
     def run_all(self, parts: list[tuple[str, str, int]]) -> None:
         """Run the processes of some parts."""
@@ -568,7 +585,7 @@ def parse_options() -> argparse.Namespace:
         metavar="DIR",
         help="Read scifact and nfcorpus from this folder of BEIR folders.",
     )
-    names = [FREE_ROW, *(arm.name for arm in ARMS), RESAMPLING]
+    names = [FREE_ROW, *(arm.name for arm in ARMS), *RESAMPLED]
     parser.add_argument(
         "--rows",
         nargs="+",
@@ -656,18 +673,29 @@ def train_missing(
         task: Task(options.collections / task, options.work, options.steps)
         for task in options.tasks
     }
-    for name, task in tasks.items():
-        if FREE_ROW in options.rows:
-            task.negatives()
-            task.generated()
-            if not results.has(name, BASE, None):
-                for cell in task.free():
-                    results.add(name, cell)
+    if FREE_ROW in options.rows:
+        for name, task in tasks.items():
+            prepare(task, name, results)
     for name, arm, seed in missing:
         results.add(name, tasks[name].train(arm, seed))
-    if RESAMPLING in options.rows and "nfcorpus" in tasks and not results.resampled:
-        results.resampled = tasks["nfcorpus"].resampled(options.seeds[0])
-        write_results(options.results, results.content())
+    if "nfcorpus" not in tasks:
+        return
+    for name in RESAMPLED:
+        if name in options.rows and name not in results.resampled:
+            results.resampled[name] = tasks["nfcorpus"].resampled(name, options.seeds[0])
+            write_results(options.results, results.content())
+
+
+def prepare(task: Task, name: str, results: Results) -> None:
+    """Make the files that several models need, and judge what needs no training."""
+    task.negatives()
+    task.generated()
+    if name == "nfcorpus":
+        for method in METHODS:
+            task.resample(method)
+    if not results.has(name, BASE, None):
+        for cell in task.free():
+            results.add(name, cell)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from queue import Empty, Queue
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import xxhash
 from datasets import Dataset
-from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
+from sentence_transformers.base.sampler import DefaultBatchSampler
 from torch.utils.data import get_worker_info
 from transformers import TrainerCallback, TrainerState
 
@@ -96,20 +96,30 @@ class TextKeys:
         return keys
 
 
+def _no_keys(_group: int) -> Set[str | int]:
+    return frozenset()
+
+
 @dataclass(frozen=True)
 class BatchKeys:
     """The keys of each row that no other row of its batch may have.
 
-    The host's sampler reads it like a data set.
+    Rows may come in groups whose rows share keys, as the pairs of a query share the query and all
+    that is relevant to it. Then no two rows of a group come into one batch. The host's sampler
+    reads it like a data set.
 
     Attributes:
         rows: the number of rows.
-        keys: the keys of a row: texts, or their :func:`text_key`.
+        keys: the keys of a row, but for those of its group: texts, or their :func:`text_key`.
+        groups: the group of each row; None if every row is alone.
+        shared: the keys of a group.
         column_names: the host asks for them.
     """
 
     rows: int
     keys: Callable[[int], Sequence[str | int]]
+    groups: Sequence[int] | None = None
+    shared: Callable[[int], Set[str | int]] = _no_keys
     column_names: tuple[str, ...] = ("keys",)
 
     def __len__(self) -> int:
@@ -117,43 +127,118 @@ class BatchKeys:
         return self.rows
 
     def __getitem__(self, row: int) -> dict[str, str | int]:
-        """Return the keys of a row."""
-        return {str(number): key for number, key in enumerate(self.keys(row))}
+        """Return the keys of a row and of its group."""
+        shared = self.shared(self.groups[row]) if self.groups else ()
+        return {str(number): key for number, key in enumerate([*shared, *self.keys(row)])}
+
+
+class _Batch:
+    """A batch that takes rows as long as they share no key with those it has."""
+
+    def __init__(self, keys: BatchKeys) -> None:
+        self.keys = keys
+        self.groups: Sequence[int] = keys.groups or range(len(keys))
+        self.rows: list[int] = []
+        self._seen: set[str | int] = set()
+        self._refused_groups: set[int] = set()
+
+    def takes(self, row: int) -> bool:
+        """Take a row and return true, or return false if it shares a key with another."""
+        group = self.groups[row]
+        if group in self._refused_groups:  # what is refused once is refused until the batch is full
+            return False
+        shared = self.keys.shared(group)
+        if not self._seen.isdisjoint(shared):
+            self._refused_groups.add(group)
+            return False
+        own = self.keys.keys(row)
+        if not self._seen.isdisjoint(own):
+            return False
+        self.rows.append(row)
+        self._seen.update(shared, own)
+        return True
 
 
 # Passes without a single batch after which there is none.
 _BARREN_PASSES = 10
 
+# Batches that could not be filled one after another, after which a pass ends.
+_UNFILLED_BATCHES = 10
+
 # Keeps the seeds of passes apart.
 _PASS_SEED = 1_000_003
 
+# Rows of a shuffle that become Python's numbers at once.
+_ORDER_CHUNK = 65_536
 
-class WholeEpochs(NoDuplicatesBatchSampler):
-    """The host's batches without repeated texts, in every epoch as many as its length says.
 
-    Where few texts differ, the host ends some epochs early, and a resumed training counts epochs by
-    their length. A thread of its own makes some batches ahead, so that the training need not wait
-    for them.
+class WholeEpochs(DefaultBatchSampler):
+    """Batches without repeated texts, in every epoch as many as its length says.
+
+    The first pass over the rows gives the batches of the host's ``NoDuplicatesBatchSampler``: a
+    batch takes the first rows of a shuffle that it can take, and the others wait for the next.
+    The host compares every waiting row anew for every batch, which takes seconds where queries
+    have many relevant documents; here a batch refuses a group of rows once. Where few texts
+    differ, further passes follow, because a resumed training counts epochs by their length. A
+    thread of its own makes some batches ahead, so that the training need not wait for them.
+
+    Args:
+        keys: the keys of the rows.
+        **settings: as for the host's sampler.
     """
+
+    def __init__(self, keys: BatchKeys, **settings: Any) -> None:
+        """Remember the keys."""
+        super().__init__(keys, **settings)
+        self.keys = keys
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield batches of row numbers."""
-        epoch = self.epoch
-        try:
-            yield from _made_ahead(self._batches)
-        finally:
-            self.set_epoch(epoch)
+        yield from _made_ahead(self._batches)
 
     def _batches(self) -> Iterator[list[int]]:
         left = len(self)
         barren = 0
+        seed = self.seed + self.epoch
         while left and barren < _BARREN_PASSES:
             before = left
-            for batch in islice(super().__iter__(), left):
+            for batch in islice(self._pass(seed), left):
                 yield batch
                 left -= 1
             barren = barren + 1 if left == before else 0
-            self.set_epoch(self.epoch + _PASS_SEED)  # else the same batches came again
+            seed += _PASS_SEED  # else the same batches came again
+
+    def _pass(self, seed: int) -> Iterator[list[int]]:
+        """Yield the batches of one shuffle, until the rows that are left fill none."""
+        unread = self._shuffled(seed)
+        waiting: list[int] = []
+        unfilled = 0
+        while unfilled < _UNFILLED_BATCHES:
+            batch = _Batch(self.keys)
+            read = iter(waiting)
+            refused = []
+            for row in chain(read, unread):
+                if not batch.takes(row):
+                    refused.append(row)
+                elif len(batch.rows) == self.batch_size:
+                    break
+            is_full = len(batch.rows) == self.batch_size
+            if not batch.rows:
+                return
+            if is_full or not self.drop_last:
+                yield batch.rows
+                unfilled = 0
+            else:
+                unfilled += 1
+            waiting = [*refused, *read]
+
+    def _shuffled(self, seed: int) -> Iterator[int]:
+        """Yield all rows in the host's order."""
+        generator = self.generator or torch.Generator()
+        kind = torch.int32 if len(self.keys) <= np.iinfo(np.int32).max else torch.int64
+        order = torch.randperm(len(self.keys), generator=generator.manual_seed(seed), dtype=kind)
+        for start in range(0, len(order), _ORDER_CHUNK):
+            yield from order[start : start + _ORDER_CHUNK].tolist()
 
 
 class ConsecutiveBatches(DefaultBatchSampler):

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import write_beir
-from datasets import Dataset
 from safetensors.torch import load_file
-from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 
 from beir_cocodr import COCODR
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.heads.condenser import HEAD_FOLDER
 from beir_cocodr.training import checkpoints
 from beir_cocodr.training import trainer as run
+from beir_cocodr.training.batches import BatchKeys, WholeEpochs
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.finetuning.pairs import TrainingPairs
 from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
@@ -221,7 +221,7 @@ def test_no_document_of_a_batch_is_relevant_to_another_query_of_it(beir_folder, 
     pool = bm25_negatives(collection, TextFormat())
     pairs = TrainingPairs(collection, TextFormat(), FinetuneOptions(negatives=2), pool)
     assert len(pairs.rows(0)) == 3
-    sampler = NoDuplicatesBatchSampler(
+    sampler = WholeEpochs(
         pairs.batch_keys(), batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
     )
     ids, batches = collection.documents.ids(), 0
@@ -242,11 +242,9 @@ def test_every_epoch_has_its_length_where_few_texts_differ():
     """Resuming counts epochs by it; the host ends some before."""
     rng = random.Random(0)
     rows = [rng.sample("abcdefghij", 2) for _ in range(12)]
-    data = Dataset.from_dict(
-        {"query": [row[0] for row in rows], "document": [row[1] for row in rows]}
-    )
+    data = BatchKeys(len(rows), rows.__getitem__)
 
-    def epochs(kind: type[NoDuplicatesBatchSampler]) -> list[list[list[int]]]:
+    def epochs(kind: type[DefaultBatchSampler]) -> list[list[list[int]]]:
         sampler = kind(data, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0)
         found = []
         for epoch in range(40):
@@ -255,21 +253,17 @@ def test_every_epoch_has_its_length_where_few_texts_differ():
         return found
 
     assert min(map(len, epochs(NoDuplicatesBatchSampler))) < 3
-    ours = epochs(run.WholeEpochs)
+    ours = epochs(WholeEpochs)
     assert {len(batches) for batches in ours} == {3}
-    assert ours == epochs(run.WholeEpochs)
+    assert ours == epochs(WholeEpochs)
     assert all(
         len({text for row in batch for text in rows[row]}) == 8
         for batches in ours
         for batch in batches
     )
-    alike = Dataset.from_dict({"query": ["a"] * 12})
+    alike = BatchKeys(12, lambda row: ["a"])
     assert (
-        list(
-            run.WholeEpochs(
-                alike, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0
-            )
-        )
+        list(WholeEpochs(alike, batch_size=4, drop_last=True, generator=torch.Generator(), seed=0))
         == []
     )
 

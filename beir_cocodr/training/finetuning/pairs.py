@@ -136,13 +136,19 @@ class TrainingPairs:
         These are the query, the documents, and all that are relevant to the query, which would
         otherwise be trained as negatives.
         """
-        return BatchKeys(len(self.positives), self._keys)
+        numbers: dict[str, int] = {}
+        groups = [numbers.setdefault(query, len(numbers)) for query in self.queries]
+        shared = _QueryKeys(list(numbers), self)
+        return BatchKeys(len(self.positives), self._keys, groups, shared.of)
 
     def _keys(self, pair: int) -> list[int]:
-        relevant = self.relevant[self.queries[pair]]
-        rows = np.union1d(self.rows(pair), relevant).astype(np.int64)
-        query_key = text_key(self._query(pair))
-        return [query_key, *self._document_keys.of(rows)]
+        """Return the keys of the documents of a pair."""
+        return self._document_keys.of(np.array(self.rows(pair), np.int64))
+
+    def query_keys(self, query: str) -> list[int]:
+        """Return the keys of a query and of all that is relevant to it."""
+        relevant = np.array(self.relevant[query], np.int64)
+        return [text_key(self.collection.queries[query]), *self._document_keys.of(relevant)]
 
     def _query(self, pair: int) -> str:
         """Return the text of the query of a pair."""
@@ -188,3 +194,23 @@ class TrainingPairs:
             for column, text in zip(columns, row, strict=True):
                 texts[column].append(read(text))
         return texts | {"label": pairs}  # losses and messages know a pair by its number
+
+
+class _QueryKeys:
+    """The keys of the queries of pairs, kept where several pairs have the same query."""
+
+    def __init__(self, queries: Sequence[str], pairs: TrainingPairs) -> None:
+        self.queries = queries
+        self.pairs = pairs
+        self._kept: dict[int, frozenset[int]] = {}
+
+    def of(self, number: int) -> frozenset[int]:
+        """Return the keys of a query by its number."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept
+        query = self.queries[number]
+        keys = frozenset(self.pairs.query_keys(query))
+        if len(self.pairs.relevant[query]) > 1:
+            self._kept[number] = keys
+        return keys

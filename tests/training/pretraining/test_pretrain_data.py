@@ -15,6 +15,7 @@ from beir_cocodr import COCODR
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import IGNORED
 from beir_cocodr.errors import InputError
+from beir_cocodr.training.batches import WholeEpochs
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.document_views import DocumentViews
 from beir_cocodr.training.pretraining.views import content_tokens
@@ -131,11 +132,9 @@ def test_mixed_contexts_are_other_passages_of_the_document(context, tiny_mlm):
 
 
 def test_no_batch_has_two_passages_of_a_document_or_one_query_twice(context, tiny_mlm):
-    from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
-
     assert views(context, tiny_mlm, settings("masked")).batch_keys is None
     found = views(context, tiny_mlm, settings("qc", mix=0.3))
-    sampler = NoDuplicatesBatchSampler(
+    sampler = WholeEpochs(
         found.batch_keys, batch_size=16, drop_last=True, generator=torch.Generator(), seed=0
     )
     batches = 0
