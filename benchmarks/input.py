@@ -11,6 +11,10 @@ over what ``benchmarks/reproduce/throughputs.json`` assumes that a GPU sustains.
 
 The script prints the figures of both kinds of texts, and writes ``benchmarks/results/input.json``:
 
+Last, it draws batches without repeated texts for fine-tuning, by our sampler and by the host's, in
+processor seconds a batch: from queries with up to 160 relevant documents, as NFCorpus has, and from
+queries with one, as MS MARCO has. ``--sampler`` measures this alone:
+
     OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2] [--turns 3]
 """
 
@@ -22,15 +26,19 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 from harness.measure import processor_seconds
-from harness.script import option_parser, origin, write_results
+from harness.script import option_parser, origin, read_json, write_results
 from harness.texts import CORPORA
 from reproduce.costs import throughputs
+from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
@@ -38,6 +46,7 @@ from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import MOST_CHARACTERS
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.training.batches import BatchKeys, WholeEpochs
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.pretraining.document_views import DocumentViews, token_counts
 from beir_cocodr.training.pretraining.views import BARE_TOKENS
@@ -208,6 +217,73 @@ def _slowest(by_workers: dict[str, dict[str, float]]) -> float:
     return max(figures["cpu_ms_per_pair"] for figures in by_workers.values())
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """Pairs from which batches are drawn.
+
+    Attributes:
+        queries: Queries.
+        most: The most pairs of a query; their logarithm is uniform from 0 to that of this number.
+        documents: Documents.
+        batch: Pairs of a batch.
+    """
+
+    queries: int
+    most: int
+    documents: int
+    batch: int
+
+    def keys(self) -> BatchKeys:
+        """Return the keys of all pairs, each with a hard negative."""
+        rng = np.random.default_rng(SEED)
+        counts = np.exp(rng.uniform(0, np.log(self.most), self.queries)).round().astype(int)
+        shared = [
+            frozenset([-1 - query, *rng.integers(self.documents, size=count).tolist()])
+            for query, count in enumerate(counts)
+        ]
+        groups = np.repeat(np.arange(self.queries), counts).tolist()
+        negatives = rng.integers(self.documents, size=len(groups)).tolist()
+        return BatchKeys(len(groups), lambda pair: [negatives[pair]], groups, shared.__getitem__)
+
+
+SAMPLED = {
+    "1 to 160 relevant documents": Sampled(queries=2_600, most=160, documents=3_600, batch=16),
+    "1 relevant document": Sampled(queries=100_000, most=1, documents=1_000_000, batch=256),
+}
+
+
+def measure_sampler(batches: int, turns: int) -> dict[str, Any]:
+    """Return the median processor milliseconds of a batch, by our sampler and by the host's."""
+    figures = {}
+    for name, sampled in SAMPLED.items():
+        keys = sampled.keys()
+        milliseconds: dict[str, list[float]] = {"ours": [], "host": []}
+        for _ in range(turns):
+            drawn = {}
+            for way, kind in (("ours", WholeEpochs), ("host", NoDuplicatesBatchSampler)):
+                sampler = kind(
+                    keys,
+                    batch_size=sampled.batch,
+                    drop_last=True,
+                    generator=torch.Generator(),
+                    seed=SEED,
+                )
+                before = processor_seconds()
+                # Ours makes batches ahead, in a thread; all of them are counted.
+                made = sampler._batches() if way == "ours" else iter(sampler)
+                drawn[way] = list(islice(made, batches))
+                milliseconds[way].append(1000 * (processor_seconds() - before) / batches)
+            if drawn["ours"] != drawn["host"]:
+                raise RuntimeError("the samplers draw different batches")
+        ours, host = (round(median(milliseconds[way]), 2) for way in ("ours", "host"))
+        figures[name] = {
+            "cpu_ms_per_batch": ours,
+            "host_cpu_ms_per_batch": host,
+            "host_to_ours": round(host / ours, 1),
+        }
+    return figures
+
+
 def parse_options() -> argparse.Namespace:
     parser = option_parser(__doc__, "input")
     parser.add_argument(
@@ -228,12 +304,23 @@ def parse_options() -> argparse.Namespace:
         default=3,
         help="Rounds of both ways. Default: 3.",
     )
+    parser.add_argument(
+        "--sampler",
+        action="store_true",
+        help="Measure the sampler of batches alone, and keep what the results file has besides.",
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    sampler = measure_sampler(options.batches, options.turns)
+    print("sampler", json.dumps(sampler))
+    if options.sampler:
+        results = read_json(options.results) | {"sampler": sampler}
+        write_results(options.results, results)
+        return
     gpu = estimate_gpu()
     documents = [load_collection(name, labels="none") for name in CORPORA]
     texts = {}
@@ -254,6 +341,7 @@ def main() -> None:
             "passage_words": WORDS,
         },
         "texts": texts,
+        "sampler": sampler,
         "gpu": gpu,
         "pairs_per_second_and_core_needed": round(GPUS * gpu["pairs_per_second"] / CORES),
     }

@@ -143,7 +143,10 @@ def _queries(file: Path) -> Iterator[tuple[_Position, str]]:
         with explained(problem, "generate the queries again", KeyError, TypeError):
             assert record is not None  # StrictReport has raised by then
             metadata = record["metadata"]
-            position = _Position(*(metadata[name] for name in _Position._fields))
+            number, start, end = (
+                _whole_number(metadata[name]) for name in ("number", "start", "end")
+            )
+            position = _Position(_text(metadata["document"]), number, start, end)
             text = _text(record["text"])
             id = _text(record["_id"])
         if position != last:
@@ -162,6 +165,13 @@ def _text(value: object) -> str:
     """Return a value that is a text."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _whole_number(value: object) -> int:
+    """Return a value that is a whole number."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no whole number")
     return value
 
 

@@ -108,9 +108,13 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
         ({}, r"queries.jsonl:2: query 'gen.*' is there twice"),
         ({"_id": [[1]]}, r"queries.jsonl:1: .*_id.* is no text"),
         ({"text": [[1]]}, r"queries.jsonl:1: .*text.* is no text"),
+        (
+            {"metadata": {"document": "d", "number": 0, "start": {"a": 1}, "end": 3}},
+            r"queries.jsonl:1: .*metadata with .*start.* is no whole number",
+        ),
     ],
 )
-def test_a_query_is_there_once_and_is_text(folder, tmp_path, change, message):
+def test_a_query_is_there_once_and_is_as_it_was_written(folder, tmp_path, change, message):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy, symlinks=True)
     queries = copy / "queries.jsonl"
