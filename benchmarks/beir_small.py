@@ -11,11 +11,11 @@ from the rankings of the fusion. One row needs no labels: it is distilled from t
 without labels, by generated queries. Then NFCorpus is resampled as for interpolation and
 extrapolation, by ReSTrain and ReSTTest.
 
-Everything takes about twelve hours on two cores. The cost of what is left is printed before it
-starts, from the steps that were timed so far. The results file is written after each model, and a
-model that it has with the same settings is not trained again. ``--rows`` and ``--seeds`` choose a
-part. Where a GPU is at hand, ``--every-seed --jobs 4`` trains every row with all seeds, in four
-processes at once:
+Everything takes about five hours on two cores, as a step takes 3 seconds there. The cost of what is
+left is printed before it starts, from the steps that were timed so far. The results file is written
+after each model, and a model that it has with the same settings is not trained again. ``--rows``
+and ``--seeds`` choose a part. Where a GPU is at hand, ``--every-seed --jobs 4`` trains every row
+with all seeds, in four processes at once:
 
     python benchmarks/beir_small.py --collections DIR --work DIR [--rows ERM iDRO] [--seeds 13]
 """
@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from beir_small_tables import ALONE, BASE, BM25, FUSED, markdown
 from harness.script import SEEDS, add_work, option_parser, origin, read_json, write_results
 from harness.study import spread
@@ -151,6 +152,7 @@ class Cell:
         row: The name of the arm, or one of :data:`~beir_small_tables.FREE`.
         seed: The seed; None for what is not trained.
         steps: Steps of each stage of training.
+        device: The GPU that trained it, or "cpu".
         train_seconds: Seconds of training, all stages together.
         judge_seconds: Seconds of encoding and searching.
         scores: nDCG@10 of every test query: alone and fused with BM25.
@@ -159,6 +161,7 @@ class Cell:
     row: str
     seed: int | None
     steps: int
+    device: str
     train_seconds: float
     judge_seconds: float
     scores: dict[str, list[float]]
@@ -328,6 +331,7 @@ class Task:
             row=row,
             seed=seed,
             steps=self.steps if seed is not None else 0,
+            device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             train_seconds=round(train_seconds, 1),
             judge_seconds=round(time.perf_counter() - started, 1),
             scores=scores,
@@ -428,7 +432,9 @@ class Results:
         """Return everything that the file says."""
         summaries = {task: summarize(cells) for task, cells in self.cells.items() if cells}
         cells = {task: [asdict(cell) for cell in of_task] for task, of_task in self.cells.items()}
+        seeds = {cell.seed for of_task in self.cells.values() for cell in of_task}
         return origin() | {
+            "seeds": sorted(seed for seed in seeds if seed is not None),
             "settings": self.settings,
             "published": {
                 name: dict(zip(("scifact", "nfcorpus"), figures, strict=True))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.page import markdown_table
+from harness.page import Marks, markdown_table
+
+MARKS = Marks("<!-- small beir -->", "<!-- end of small beir -->")
 
 #: How a model is used: its vectors alone, or fused with BM25.
 ALONE = "alone"
