@@ -64,9 +64,10 @@ def run_tests(bench: Bench) -> None:
             check=False,
         )
         lines = [line for line in completed.stdout.splitlines() if line.strip()]
+        errors = completed.stderr.splitlines()
         return {
             "status": completed.returncode,
-            "summary": lines[-2:],
+            "summary": lines[-2:] or errors[-1:],
             "failed": [line for line in lines if line.startswith("FAILED")],
         }
 

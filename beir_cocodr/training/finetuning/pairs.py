@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -137,7 +138,7 @@ class TrainingPairs:
         otherwise be trained as negatives.
         """
         numbers: dict[str, int] = {}
-        groups = [numbers.setdefault(query, len(numbers)) for query in self.queries]
+        groups = array("l", (numbers.setdefault(query, len(numbers)) for query in self.queries))
         shared = _QueryKeys(list(numbers), self)
         return BatchKeys(len(self.positives), self._keys, groups, shared.of)
 
