@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from beir_cocodr.data.files.folder_facts import LeftOut
 from beir_cocodr.data.judgements import AnnotationCandidate
+from beir_cocodr.errors import quoted
 from beir_cocodr.evaluation.calibration import Calibration, Precedent
 from beir_cocodr.evaluation.chains import Chain
 from beir_cocodr.evaluation.few_labels import FewLabels
@@ -146,6 +147,23 @@ class PairedTest(_Comparison):
         object.__setattr__(self, "verdict", verdict)
 
 
+def check_description(description: Mapping[str, object]) -> None:
+    """Check the text formats in the description of a retriever, and of the parts of one.
+
+    Raises:
+        ValueError: a text format has a value that is neither text nor number.
+    """
+    for name, value in description.items():
+        if not isinstance(value, dict):
+            continue
+        if name != "text_format":
+            check_description(value)
+            continue
+        for setting, content in value.items():
+            if isinstance(content, (dict, list, bool)):
+                raise ValueError(f"text_format.{setting} is {quoted(content)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelResult:
     """One model's figures on a collection.
@@ -177,6 +195,10 @@ class ModelResult:
     per_query: str | None = None
     versions: dict[str, str] = field(default_factory=dict)
     scores: dict[str, list[float]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the text format of the retriever."""
+        check_description(self.retrieval)
 
     @property
     def truncation(self) -> str:
@@ -472,6 +494,10 @@ class Findings:
     retrieval: dict[str, Json] = field(default_factory=dict)
     pairs: list[PairedTest] | list[PairVerdict]
     few_labels: FewLabels | None = None
+
+    def __post_init__(self) -> None:
+        """Check the text formats of the retrievers."""
+        check_description(self.retrieval)
 
     @property
     def estimated(self) -> list[PairVerdict]:

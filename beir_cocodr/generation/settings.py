@@ -50,6 +50,7 @@ class GenerationOptions:
         None,
         "Count tokens with the tokenizer of this model, which will read the passages, or count "
         "words. Default: the generator's tokenizer, or words for lexical.",
+        named=True,
     )
     language: str = option(
         "en",
@@ -104,7 +105,9 @@ class GenerationOptions:
         max=1,
     )
     filter_retriever: str | None = option(
-        None, "Keep a query only if this model retrieves its document; named as for evaluate."
+        None,
+        "Keep a query only if this model retrieves its document; named as for evaluate.",
+        named=True,
     )
     filter_top: int = option(
         1,

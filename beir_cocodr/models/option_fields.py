@@ -45,6 +45,7 @@ class LimitValues(TypedDict, total=False):
     above: float
     below: float
     choices: Collection[object] | None
+    named: bool
 
 
 def option(
@@ -63,7 +64,7 @@ def option(
             sets it. A function returns a text that names the rows of a table at that time.
         flag: name of the flag, if it is not the field's.
         **limits: ``min`` and ``max``, or ``above`` and ``below``, which are no values themselves,
-            or all ``choices``.
+            or all ``choices``, or ``named`` for the name of something.
     """
     metadata: dict[str, object] = {"limits": Limits(**limits)}
     if help:

@@ -16,6 +16,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.evaluate import evaluate
+from beir_cocodr.evaluation.results import check_description
 from beir_cocodr.report.html.page import write_report
 
 
@@ -284,6 +285,20 @@ def test_a_corpus_without_queries(nasty_folder, tiny_cosine, tmp_path):
     found = Page(tmp_path / "o" / "report.html")
     assert found.faults == []
     assert "no rankings to show" in found.section("queries")
+
+
+def test_a_text_format_has_texts_and_numbers(two_models, tmp_path):
+    """The page shows what a retriever read its queries with."""
+    folder = copied(two_models, tmp_path)
+    record = json.loads((folder / "results.json").read_text())
+    dense = next(model for model in record["models"].values() if model["retrieval"])
+    dense["retrieval"]["text_format"]["title_separator"] = {"a": 1}
+    (folder / "results.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"results.json.*text_format.title_separator is {'a': 1}"):
+        write_report(folder)
+    # The same of a part, as hybrids have them.
+    with pytest.raises(ValueError, match=r"text_format.query_length is \[4\]"):
+        check_description({"dense": {"text_format": {"query_length": [4]}}})
 
 
 def test_figures_that_show_nothing_do_not_look_as_if_they_did(two_models, tmp_path):
