@@ -39,6 +39,8 @@ pytest_plugins = [
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Threads cost more than they gain on a few short texts.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Threads that read the weights of tiny models cost more than they save.
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
 # The Java processes of the tests end before the second compiler would pay off.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

@@ -17,7 +17,7 @@ from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.vectors.pool import Workers
 
-KILLS, DOCUMENTS, SIZE = 10, 300, 8
+KILLS, DOCUMENTS, SIZE = 6, 300, 8
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def complete(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.glob("[!.]*") if path.is_file()}
 
 
-def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
+def test_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path):
     whole = tmp_path / "whole"
     assert exit_code(run, folder, tiny_bert, whole, "fp32") == 0  # warms up
     begun = time.monotonic()
@@ -84,7 +84,7 @@ def test_ten_kills_at_random_moments_change_no_byte(folder, tiny_bert, tmp_path)
         in_the_middle += any(path.name.startswith("shard-") for path in now) and 2 * len(now) < len(
             expected
         )
-    assert in_the_middle >= 6
+    assert in_the_middle >= 3
 
     assert exit_code(run, folder, tiny_bert, stores[-1], "fp32") == 0
     assert contents(stores[-1]) == expected
