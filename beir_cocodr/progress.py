@@ -65,11 +65,13 @@ class Steps:
         running = self.names[done]
         return f"{done + 1} of {len(self.names)}, {running}"
 
-    def left(self, bar: float = 0.0) -> float | None:
+    def left(self, bar: float = 0.0, ends_step: bool = False) -> float | None:
         """Return the seconds left for all steps, or None where nothing is known.
 
         Args:
-            bar: the least seconds that are left for the running step.
+            bar: the seconds that the present bar of the running step still takes, 0 if unknown.
+            ends_step: whether the running step ends with this bar. Then the time that the bar
+                takes counts, and not the time that was expected.
         """
         done = len(self.took)
         known = [seconds for seconds in self.expected if seconds is not None]
@@ -82,10 +84,14 @@ class Steps:
         expected = [usual if seconds is None else seconds for seconds in self.expected]
         expected_so_far = sum(expected[:done])
         expected_later = sum(expected[done + 1 :])
+        elapsed = time.perf_counter() - self.began
+        if ends_step and bar:
+            expected_with_running = expected_so_far + expected[done]
+            pace = (sum(self.took) + elapsed + bar) / expected_with_running
+            return bar + pace * expected_later
         pace = 1.0
         if expected_so_far:
             pace = sum(self.took) / expected_so_far
-        elapsed = time.perf_counter() - self.began
         left_of_running = pace * expected[done] - elapsed
         return max(left_of_running, bar) + pace * expected_later
 
@@ -131,9 +137,11 @@ class Bar(tqdm):  # type: ignore[misc]
 
     Attributes:
         clock: knows the time left where items take different times; None measures it by the items.
+        ends_step: whether the running step ends with this bar.
     """
 
     clock: Clock | None = None
+    ends_step = False
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         """Create a bar of tqdm with the settings of the one line as defaults."""
@@ -164,7 +172,7 @@ class Bar(tqdm):  # type: ignore[misc]
         values: dict[str, object] = super().format_dict
         steps = _running_steps()
         bar_left = self._seconds_left(values)
-        left = bar_left if steps is None else steps.left(bar_left)
+        left = bar_left if steps is None else steps.left(bar_left, self.ends_step)
         text = ""
         if left:
             text = f", about {describe_seconds(left)} left"

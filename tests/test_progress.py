@@ -96,6 +96,17 @@ def test_the_time_left_for_all_is_that_of_the_pace_so_far(clock):
     assert whole.left() == 2 * 30
 
 
+def test_the_bar_that_ends_a_step_knows_better_than_what_was_expected(clock):
+    whole = Steps({"a": 10.0, "b": 20.0, "c": 30.0})
+    clock[0] = 10.0
+    whole.begin("b")
+    clock[0] = 13.0
+    # Another 2 seconds: b takes 5 and not 20, so that c is expected at the pace of 15 for 30.
+    assert whole.left(bar=2.0, ends_step=True) == 2 + 15
+    assert whole.left(bar=2.0) == 17 + 30  # more may follow in this step
+    assert whole.left(bar=0.0, ends_step=True) == 17 + 30  # nothing is known yet
+
+
 def test_without_expectations_the_steps_before_count(clock):
     whole = Steps(dict.fromkeys("abc"))
     assert whole.left() is None

@@ -65,9 +65,17 @@ _GENERATED_QUERIES_PAPER = "ma2021qgen"
 
 
 class StepBar(TrainerCallback):
-    """A bar of the steps with the loss beside it; the host's own prints losses to stdout."""
+    """A bar of the steps with the loss beside it; the host's own prints losses to stdout.
+
+    Args:
+        ends_step: whether the running step of the command ends with the training.
+    """
 
     bar: Bar | None = None
+
+    def __init__(self, ends_step: bool) -> None:
+        """Begin without a bar."""
+        self.ends_step = ends_step
 
     def on_train_begin(
         self, args: object, state: TrainerState, control: object, **kwargs: object
@@ -77,6 +85,7 @@ class StepBar(TrainerCallback):
             self.bar = Bar(
                 total=state.max_steps, initial=state.global_step, desc="Training", unit=" steps"
             )
+            self.bar.ends_step = self.ends_step
 
     def on_step_end(
         self, args: object, state: TrainerState, control: object, **kwargs: object
@@ -125,6 +134,7 @@ class Stage:
         details: what the record says of this stage alone.
         finish: called before the model is saved, on the first process, to take off what only
             training needs. What it returns goes to the details.
+        ends_step: whether the running step of the command ends with this training.
         rehearsed: what the method practises, see
             :attr:`~beir_cocodr.provenance.TrainingRecord.rehearsed`.
         citations: papers of the method, see
@@ -146,6 +156,7 @@ class Stage:
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
     finish: Callable[[Path], Json] = _nothing_to_finish
+    ends_step: bool = False
     rehearsed: tuple[str, ...] = ()
     citations: tuple[str, ...] = ()
     trainer: "type[GuardedTrainer] | None" = None
@@ -223,7 +234,7 @@ class GuardedTrainer(BaseTrainer):
         """Add nothing."""
 
     def train_guarded(
-        self, guard: FiniteGuard, batch_keys: BatchKeys | None, resume: Path | None = None
+        self, guard: FiniteGuard, stage: Stage, resume: Path | None = None
     ) -> TrainOutput:
         """Train, with progress on stderr.
 
@@ -231,10 +242,10 @@ class GuardedTrainer(BaseTrainer):
             NonFiniteTraining: A loss, gradient or weight is NaN or infinite.
         """
         self.guard = guard
-        self.batch_keys = batch_keys
+        self.batch_keys = stage.batch_keys
         guard.scaled = self.args.fp16
         self.remove_callback(PrinterCallback)
-        progress = StepBar()
+        progress = StepBar(stage.ends_step)
         for callback in (guard, progress, Seal()):
             self.add_callback(callback)
         workers = self.args.dataloader_num_workers
@@ -291,7 +302,7 @@ def run_stage(
         return f"{name} is complete, and --resume continues from there"
 
     with naming_full_disk(output, complete_so_far), closing_reports(services):
-        result = trainer.train_guarded(guard, stage.batch_keys, last)
+        result = trainer.train_guarded(guard, stage, last)
     _check_steps(stage, options, output, result.global_step)
     losses = [
         [entry["step"], entry["loss"]] for entry in trainer.state.log_history if "loss" in entry

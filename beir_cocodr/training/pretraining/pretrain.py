@@ -232,6 +232,7 @@ def _stage(
         batch_keys=views.batch_keys,
         names=views.names,
         finish=lambda folder: _detach_heads(start.model, folder),
+        ends_step=True,
         details=views.counts() | origins,
         rehearsed=objective.rehearsed(options.objective_options),
         citations=objective.citations,
