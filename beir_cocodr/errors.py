@@ -354,6 +354,15 @@ def no_room(error: BaseException | None) -> int | None:
 
 
 @contextmanager
+def naming(source: object) -> Iterator[None]:
+    """Put the name of a collection or file before the message of an error of the block."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+@contextmanager
 def naming_full_disk(
     folder: Path,
     safe: Callable[[], str] | None = None,

@@ -24,7 +24,7 @@ from beir_cocodr.data.collection import (
 )
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, naming
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.measures import MeasureNames
 from beir_cocodr.io import Keywords
@@ -539,13 +539,15 @@ def _measured(
         triplets,
         search,
     )
+    with naming(collection.name):
+        clusters = cluster_queries(embeddings, options.clusters, options.seed, ids=list(queries))
     study = _Study(
         source=collection.name,
         queries=queries,
         before=losses_before,
         after=losses_after,
         embeddings=embeddings,
-        clusters=cluster_queries(embeddings, options.clusters, options.seed, ids=list(queries)),
+        clusters=clusters,
         gains=gains,
         options=options,
     )

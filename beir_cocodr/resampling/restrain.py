@@ -8,7 +8,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Array, Ints
 from beir_cocodr.data.collection import Dataset, Datasets
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, naming
 from beir_cocodr.io import output_path
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.resampling import RestrainOptions
@@ -245,10 +245,8 @@ def resample_restrain(
     check_targets(options, len(pair.train.queries))
     inputs = embed_inputs(pair, model, search)
     ranks, depth = ranks_for_targets(inputs.train, inputs.test.load().numpy(), options)
-    try:
+    with naming(pair.train.name):
         chosen = restrain(ranks, depth, options)
-    except InputError as error:
-        raise InputError(f"{pair.train.name}: {error}") from error
     parameters = RestrainParameters(
         sizes=list(options.sizes),
         k=[sets.k for sets in chosen.sets],

@@ -249,6 +249,7 @@ def test_bad_input_is_refused_by_name(study, tiny_cosine, tmp_path):
     refused("split 'x'", source_split="x")
     refused("'x' .*none", queries=("x",))
     refused("no queries", targets=[f"{targets[0]}/corpus.jsonl"])
+    refused(f"{source}: 1000 clusters for .* lower --clusters", clusters=1000)
     refused("is in no results file", models=[models[0], "x"], results=results)
     with pytest.raises(InputError, match=r"negatives .*30"):
         SourceClusterOptions(negatives=1_000_000_000)

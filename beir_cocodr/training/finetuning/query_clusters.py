@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerState
 from beir_cocodr.arrays import Floats
 from beir_cocodr.data.clusters import KMeans, cluster_queries
 from beir_cocodr.distributed import do_each, gather, on_main, rank, sum_over_ranks, world_size
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, naming
 from beir_cocodr.io import atomic_writer, file_sha256, parse_json, write_text
 from beir_cocodr.losses.dro import ClusterLoss
 from beir_cocodr.training.checkpoints import CHECKPOINTS
@@ -65,13 +65,14 @@ def pair_clusters(
     def cluster() -> dict[str, int]:
         embeddings = _joined(parts, len(ids)) if mined is None else _mined_embeddings(mined, ids)
         normalize = model.similarity_fn_name == "cosine"
-        return training_clusters(
-            ids=ids,
-            embeddings=embeddings,
-            options=pairs.options,
-            normalize=normalize,
-            folder=output,
-        )
+        with naming(pairs.collection.name):
+            return training_clusters(
+                ids=ids,
+                embeddings=embeddings,
+                options=pairs.options,
+                normalize=normalize,
+                folder=output,
+            )
 
     cluster_of = on_main(cluster)
     return torch.tensor([cluster_of[query] for query in pairs.queries])

@@ -118,7 +118,7 @@ def test_targets_without_episodes_and_episodes_without_negatives_are_refused(
 
 def test_more_clusters_than_queries_leaves_nothing_behind(beir_folder, two_layer_mlm, tmp_path):
     options = SMALL.with_overrides(clusters=17, episodes=0)
-    with pytest.raises(InputError, match=r"17 clusters for 16 .*--clusters"):
+    with pytest.raises(InputError, match=rf"{beir_folder}: 17 clusters for 16 .*--clusters"):
         finetune(str(two_layer_mlm), str(beir_folder), output=tmp_path / "m", options=options)
     assert not list((tmp_path / "m").iterdir())
     assert finetune(
