@@ -545,6 +545,16 @@ def parity(
         raise InputError(
             f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
         )
+    lacking = [query for query in qrels if query not in results]
+    if lacking:
+        log.warning(
+            "%s has no results for %d of %d judged queries, such as %r: some tools count them as "
+            "0, and others leave them out",
+            run,
+            len(lacking),
+            len(qrels),
+            lacking[0],
+        )
     rows = _measure_rows(parsed, qrels, results)
     differences = itertools.chain.from_iterable(row.differences for row in rows)
     explained = all(difference.explained for difference in differences)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -265,6 +266,21 @@ def _lines(path: Path, table: bool = False) -> Iterator[_Line]:
         raise InputError(f"{path}: no such file; give a TREC run such as evaluate and search write")
     for number, text in numbered_lines(path, raise_errors):
         yield _parse_line(f"{path}:{number}", text, table)
+    if not _ends_with_line(path):
+        log.warning(
+            "%s: the last line has no end; if the file was cut, results are missing: search again, "
+            "or end the line",
+            path,
+        )
+
+
+def _ends_with_line(path: Path) -> bool:
+    """Return whether the last line of a file has an end, which is not known of a ``.gz``."""
+    if path.suffix == ".gz" or not path.stat().st_size:
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() in (b"\n", b"\r")
 
 
 def _parse_line(

@@ -54,7 +54,7 @@ def causes(found: SimpleNamespace) -> list[str]:
     return [cause.cause for cause in found.causes if cause.cause != "rounding"]
 
 
-def test_missing_queries_alone_the_published_example(tmp_path):
+def test_missing_queries_alone_the_published_example(tmp_path, caplog):
     """ECOSYSTEM's case: one of two queries found perfectly is 0.5 for one tool and 1.0 for the
     others.
     """
@@ -73,6 +73,7 @@ def test_missing_queries_alone_the_published_example(tmp_path):
     assert told(report, "RR@10", "beir").value == 0.5
     assert told(report, "RR@10", "beir").causes == []
     assert report.queries["judged_without_results"] == 1
+    assert "x.run has no results for 1 of 2 judged queries, such as" in caplog.text
 
 
 def test_identical_ids_alone(tmp_path):
