@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 
 import numpy as np
@@ -251,7 +252,7 @@ def test_labels_have_to_number_clusters(labels, message):
 
 def test_every_loss_lists_its_columns():
     for name in filter(lambda name: name.endswith("Loss"), dir(losses)):
-        inputs = getattr(losses, name).__doc__.partition("    Inputs:\n")[2]
+        inputs = inspect.getdoc(getattr(losses, name)).partition("\nInputs:\n")[2]
         assert "olumns" in inputs or "| Texts " in inputs, name
 
 

@@ -370,7 +370,8 @@ def best_candidates(
     tie_ranks = rows
     if ties is not None:
         tie_ranks = ties[rows]
-    ranks = np.where(missing, _NOWHERE, tie_ranks)
+    # Some versions of the hosts give numbers of 32 bits.
+    ranks = np.where(missing, _NOWHERE, np.asarray(tie_ranks, np.int64))
     order = np.lexsort((ranks, -narrow), axis=-1)
     best = order[:, :k]
     best_scores = np.take_along_axis(narrow, best, axis=1)
