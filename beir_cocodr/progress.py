@@ -85,8 +85,8 @@ class Steps:
         expected_so_far = sum(expected[:done])
         expected_later = sum(expected[done + 1 :])
         elapsed = time.perf_counter() - self.began
-        if ends_step and bar:
-            expected_with_running = expected_so_far + expected[done]
+        expected_with_running = expected_so_far + expected[done]
+        if ends_step and bar and expected_with_running:
             pace = (sum(self.took) + elapsed + bar) / expected_with_running
             return bar + pace * expected_later
         pace = 1.0

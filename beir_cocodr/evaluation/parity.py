@@ -21,7 +21,7 @@ from beir_cocodr.data.collection import join_labels, resolve_source
 from beir_cocodr.data.defects import StrictReport
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.measures import check_cutoff, measure_names
-from beir_cocodr.evaluation.runs import Run, read_trec_run
+from beir_cocodr.evaluation.runs import Run, read_trec_run, warn_of_lacking
 from beir_cocodr.records import Record, versions
 
 Qrels = dict[str, dict[str, int]]
@@ -545,16 +545,8 @@ def parity(
         raise InputError(
             f"none of the queries of {run} is judged in {dataset} ({split}); check the split"
         )
-    lacking = [query for query in qrels if query not in results]
-    if lacking:
-        log.warning(
-            "%s has no results for %d of %d judged queries, such as %r: some tools count them as "
-            "0, and others leave them out",
-            run,
-            len(lacking),
-            len(qrels),
-            lacking[0],
-        )
+    effect = "some tools count them as 0, and others leave them out"
+    warn_of_lacking(str(run), results, qrels, effect)
     rows = _measure_rows(parsed, qrels, results)
     differences = itertools.chain.from_iterable(row.differences for row in rows)
     explained = all(difference.explained for difference in differences)

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from pathlib import Path
@@ -138,19 +138,29 @@ def warn_of_unanswered(specs: Iterable[ModelSpec], judged: Iterable[str]) -> Non
     """
     queries = list(judged)
     for spec in specs:
-        if spec.kind != RUN:
-            continue
-        results = run_results(spec)
-        lacking = [query for query in queries if query not in results]
-        if lacking:
-            log.warning(
-                "%s has no results for %d of %d judged queries, such as %r: they count as 0; leave "
-                "their judgements out if the system was not asked",
+        if spec.kind == RUN:
+            warn_of_lacking(
                 spec.name,
-                len(lacking),
-                len(queries),
-                lacking[0],
+                run_results(spec),
+                queries,
+                "they count as 0; leave their judgements out if the system was not asked",
             )
+
+
+def warn_of_lacking(
+    name: str, results: Container[str], judged: Collection[str], effect: str
+) -> None:
+    """Warn of judged queries without results, and say what becomes of them."""
+    lacking = [query for query in judged if query not in results]
+    if lacking:
+        log.warning(
+            "%s has no results for %d of %d judged queries, such as %r: %s",
+            name,
+            len(lacking),
+            len(judged),
+            lacking[0],
+            effect,
+        )
 
 
 class RunRanker:

@@ -1,0 +1,46 @@
+"""What the pages say of training with labels is what ``benchmarks/beir_small.py`` wrote."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from test_results import README, ROOT, results_of, section
+
+
+def test_the_figures_of_small_beir_are_what_the_benchmark_wrote():
+    script, tables = import_module("beir_small"), import_module("beir_small_tables")
+    results = results_of("beir_small")
+    page = (ROOT / "docs" / "adaptation.md").read_text()
+    assert tables.MARKS.read(page) == tables.markdown(results, [arm.name for arm in script.ARMS])
+    prose = " ".join(page.split("## With labelled queries")[1].split("\n## ")[0].split())
+    scifact = results["tasks"]["scifact"]
+    alone, fused = (
+        {row: uses[use]["mean"] for row, uses in scifact["rows"].items() if use in uses}
+        for use in (tables.ALONE, tables.FUSED)
+    )
+    gains = [f"{scores[row]:.3f}" for scores in (alone, fused) for row in (tables.BASE, "ERM")]
+    assert "from {} to {}, and fused from {} to {}".format(*gains) in prose
+    assert alone["ERM"] < fused[tables.BASE]  # "does not reach the untrained fusion"
+    short = " ".join(README.split())
+    assert "raise the fusion there from {} to {}".format(*gains[2:]) in short
+    assert f"does not change MiniLM significantly ({alone['COCO']:.3f})" in prose
+    assert f"with BM25 significantly worse ({fused['COCO']:.3f})" in prose
+    tests = {(test["b"], use): test for use in scifact["tests"] for test in scifact["tests"][use]}
+    assert tests["COCO", tables.ALONE]["t_p_holm"] > 0.05
+    assert tests["COCO", tables.FUSED]["verdict"] == "worse"
+    for use in (tables.ALONE, tables.FUSED):
+        questions = ("robust weightings against equal weights", "pre-training before fine-tuning")
+        for test in scifact["tests"][use]:
+            if test["family"] in questions:
+                assert test["t_p_holm"] > 0.05
+    trained = [cell for cell in results["cells"]["scifact"] if cell["seed"] is not None]
+    seconds = sorted(cell["train_seconds"] for cell in trained if "COCO" not in cell["row"])
+    text = section("beir_small")
+    assert f"took {seconds[0]:.0f} to {seconds[-1]:.0f} seconds" in text
+    [gpu] = {cell["device"] for cell in trained}
+    assert " ".join(gpu.split()[:2]) in text
+    for method in ("restrain", "resttest"):
+        [row] = results["resampled"][f"{method} bm25"]
+        of_row = row["measures"]["nDCG@10"]
+        for regime in ("interpolation", "extrapolation"):
+            assert f"{of_row[regime]:.3f}" in text
