@@ -29,18 +29,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from beir_small_results import ARMS, MEASURE, TASKS, Arm, Cell, Results, device_name
 from beir_small_tables import ALONE, BASE, BM25, FUSED, markdown
-from harness.script import SEEDS, add_work, option_parser, origin, read_json, write_results
-from harness.study import spread
+from harness.script import SEEDS, add_work, option_parser, write_results
 
 from beir_cocodr import evaluate, load_collection
-from beir_cocodr.evaluation.measures import paired_tests
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import write_text
@@ -57,9 +54,7 @@ from beir_cocodr.training.options import DistillOptions, FinetuneOptions, Pretra
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretraining.pretrain import pretrain
 
-TASKS = ("nfcorpus", "scifact")
 MODEL = "minilm"
-MEASURE = "nDCG@10"
 #: MiniLM reads 256 tokens of a document when it is judged, and fewer when it is trained.
 JUDGED = EncoderOptions(query_length=64, document_length=256)
 TRAINED = EncoderOptions(query_length=64, document_length=128)
@@ -71,51 +66,6 @@ CLUSTERS = 20
 CANDIDATES = 50
 MOST = 0.95
 
-#: Published nDCG@10: system to its figures on SciFact and NFCorpus.
-PUBLISHED = {
-    "BM25 (BEIR)": (0.665, 0.325),
-    "GPL": (0.674, 0.345),
-    "COCO-DR Base": (0.709, 0.355),
-    "COCO-DR Large": (0.722, 0.354),
-}
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to train.
-
-    Attributes:
-        name: Its row in the table.
-        weighting: The weighting of fine-tuning; empty without fine-tuning.
-        loss: The loss of fine-tuning.
-        start: The objective of the pre-training before it; empty without one.
-        distilled: Train an MRL on the rankings of the fusion.
-        unlabelled: Adapt by the stage ``distill``, without labels and with its own settings.
-        over_seeds: Train with every seed, not with the first alone.
-    """
-
-    name: str
-    weighting: str = ""
-    loss: str = "infonce"
-    start: str = ""
-    distilled: bool = False
-    unlabelled: bool = False
-    over_seeds: bool = False
-
-
-ARMS = (
-    Arm("ERM", weighting="erm", over_seeds=True),
-    Arm("iDRO", weighting="idro", over_seeds=True),
-    Arm("ERM, hard negatives alone", weighting="erm", loss="triplet"),
-    Arm("COCO", start="coco"),
-    Arm("COCO, ERM", weighting="erm", start="coco"),
-    Arm("COCO, iDRO", weighting="idro", start="coco"),
-    Arm("group DRO", weighting="groupdro"),
-    Arm("CVaR", weighting="cvar"),
-    Arm("query-as-context, ERM", weighting="erm", start="qc"),
-    Arm("MRL", distilled=True),
-    Arm("distilled without labels", unlabelled=True),
-)
 #: How NFCorpus is resampled for interpolation and extrapolation, the training queries of a set of
 #: ReSTrain, and what is compared.
 METHODS = ("restrain", "resttest")
@@ -127,44 +77,6 @@ RESAMPLED = {
     for method in METHODS
     for architecture in ARCHITECTURES
 }
-
-#: A question to the pairs of rows that answer it.
-FAMILIES = {
-    "training against none": [(BASE, arm.name) for arm in ARMS],
-    "robust weightings against equal weights": [
-        ("ERM", "iDRO"),
-        ("ERM", "group DRO"),
-        ("ERM", "CVaR"),
-        ("COCO, ERM", "COCO, iDRO"),
-    ],
-    "pre-training before fine-tuning": [
-        ("ERM", "COCO, ERM"),
-        ("ERM", "query-as-context, ERM"),
-    ],
-}
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One model on one task.
-
-    Attributes:
-        row: The name of the arm, or one of :data:`~beir_small_tables.FREE`.
-        seed: The seed; None for what is not trained.
-        steps: Steps of each stage of training.
-        device: The GPU that trained it, or "cpu".
-        train_seconds: Seconds of training, all stages together.
-        judge_seconds: Seconds of encoding and searching.
-        scores: nDCG@10 of every test query: alone and fused with BM25.
-    """
-
-    row: str
-    seed: int | None
-    steps: int
-    device: str
-    train_seconds: float
-    judge_seconds: float
-    scores: dict[str, list[float]]
 
 
 class Task:
@@ -331,7 +243,7 @@ class Task:
             row=row,
             seed=seed,
             steps=self.steps if seed is not None else 0,
-            device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            device=device_name(),
             train_seconds=round(train_seconds, 1),
             judge_seconds=round(time.perf_counter() - started, 1),
             scores=scores,
@@ -387,108 +299,6 @@ def _read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         query, _, document, _, score, _ = line.split()
         candidates.setdefault(query, []).append((document, float(score)))
     yield from candidates.items()
-
-
-class Results:
-    """The results file: what is measured already, and what follows from it."""
-
-    def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
-        """Read the cells with the same settings, if there are any."""
-        self.path = path
-        self.settings = dict(settings)
-        self.cells: dict[str, list[Cell]] = {task: [] for task in TASKS}
-        self.resampled: dict[str, Any] = {}
-        if path.is_file():
-            before = read_json(path)
-            if before["settings"] == self.settings:
-                for task, cells in before["cells"].items():
-                    self.cells[task] = [Cell(**cell) for cell in cells]
-                self.resampled = before["resampled"]
-
-    def has(self, task: str, row: str, seed: int | None) -> bool:
-        """Return true if a cell is measured."""
-        return any((cell.row, cell.seed) == (row, seed) for cell in self.cells[task])
-
-    def merge(self, part: Path) -> None:
-        """Add what another results file with the same settings has and this one lacks."""
-        if not part.is_file():
-            return
-        other = Results(part, self.settings)
-        for task, cells in other.cells.items():
-            for cell in cells:
-                if not self.has(task, cell.row, cell.seed):
-                    self.add(task, cell)
-        self.resampled = other.resampled | self.resampled
-        write_results(self.path, self.content())
-
-    def add(self, task: str, cell: Cell) -> None:
-        """Add a cell, and write the file."""
-        self.cells[task].append(cell)
-        write_results(self.path, self.content())
-        means = {use: round(float(np.mean(values)), 4) for use, values in cell.scores.items()}
-        print(f"{task}: {cell.row} {cell.seed or ''} {means}", flush=True)
-
-    def content(self) -> dict[str, Any]:
-        """Return everything that the file says."""
-        summaries = {task: summarize(cells) for task, cells in self.cells.items() if cells}
-        cells = {task: [asdict(cell) for cell in of_task] for task, of_task in self.cells.items()}
-        seeds = {cell.seed for of_task in self.cells.values() for cell in of_task}
-        return origin() | {
-            "seeds": sorted(seed for seed in seeds if seed is not None),
-            "settings": self.settings,
-            "published": {
-                name: dict(zip(("scifact", "nfcorpus"), figures, strict=True))
-                for name, figures in PUBLISHED.items()
-            },
-            "tasks": summaries,
-            "resampled": self.resampled,
-            "cells": cells,
-        }
-
-    def seconds_left(self, missing: list[tuple[str, Arm, int]]) -> float | None:
-        """Estimate the seconds of what is missing; None if nothing like it was timed yet."""
-        trained = [cell for cells in self.cells.values() for cell in cells if cell.seed is not None]
-        if not trained:
-            return None
-        of_row = {cell.row: cell.train_seconds + cell.judge_seconds for cell in trained}
-        typical = float(np.median(list(of_row.values())))
-        return sum(of_row.get(arm.name, typical) for _, arm, _ in missing)
-
-
-def summarize(cells: list[Cell]) -> dict[str, Any]:
-    """Return the spread over seeds of every row of a task, and the paired tests."""
-    by_row: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_row.setdefault(cell.row, []).append(cell)
-    rows = {}
-    for row, of_row in by_row.items():
-        rows[row] = {
-            use: _spread([float(np.mean(cell.scores[use])) for cell in of_row])
-            for use in of_row[0].scores
-        } | {"seeds": [cell.seed for cell in of_row if cell.seed is not None]}
-    tests = {}
-    for use in (ALONE, FUSED):
-        scores = {
-            row: {MEASURE: np.mean([cell.scores[use] for cell in of_row], axis=0)}
-            for row, of_row in by_row.items()
-            if use in of_row[0].scores
-        }
-        families = {
-            question: [(a, b) for a, b in pairs if a in scores and b in scores]
-            for question, pairs in FAMILIES.items()
-        }
-        tests[use] = [asdict(test) for test in paired_tests(scores, families)]
-    return {
-        "queries": len(next(iter(cells[0].scores.values()))),
-        "rows": rows,
-        "tests": tests,
-    }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    if len(values) > 1:
-        return spread(values)
-    return {"mean": values[0], "seeds": values}
 
 
 FREE_ROW = "free"
