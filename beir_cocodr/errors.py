@@ -108,7 +108,7 @@ class Limits:
         elif isinstance(value, str) and not _is_encodable(value):
             raise InputError(f"{name} is {value!r}, which is not UTF-8; give it in UTF-8")
         elif self.named and isinstance(value, str) and not value.strip():
-            raise InputError(f"{name} is empty; give it a name, or leave it out")
+            raise InputError(f"{name} is empty; name one, or leave it out")
 
     def _check_number(self, name: str, value: Real) -> None:
         if self.max == math.inf and isinstance(value, Integral) and int(value) > _COUNT_MAX:

@@ -161,7 +161,9 @@ def check_description(description: Mapping[str, object]) -> None:
             continue
         for setting, content in value.items():
             if isinstance(content, (dict, list, bool)):
-                raise ValueError(f"text_format.{setting} is {quoted(content)}")
+                raise ValueError(
+                    f"text_format.{setting} is {quoted(content)}, which is neither text nor number"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

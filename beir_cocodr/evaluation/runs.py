@@ -278,14 +278,14 @@ def _lines(path: Path, table: bool = False) -> Iterator[_Line]:
         yield _parse_line(f"{path}:{number}", text, table)
     if not _ends_with_line(path):
         log.warning(
-            "%s: the last line has no end; if the file was cut, results are missing: search again, "
-            "or end the line",
+            "%s does not end with a line break; if the file was cut, results are missing: search "
+            "again, or add the line break",
             path,
         )
 
 
 def _ends_with_line(path: Path) -> bool:
-    """Return whether the last line of a file has an end, which is not known of a ``.gz``."""
+    """Return whether a file ends with a line break; a ``.gz`` is taken to do so."""
     if path.suffix == ".gz" or not path.stat().st_size:
         return True
     with path.open("rb") as file:

@@ -70,7 +70,7 @@ def test_a_name_of_files_is_not_too_long_for_them():
     assert len(name) == 60
 
 
-def test_a_run_whose_last_line_has_no_end_may_be_cut(tmp_path, caplog):
+def test_a_run_without_a_line_break_at_its_end_may_be_cut(tmp_path, caplog):
     run = tmp_path / "x.run"
     whole = "q1 Q0 d1 1 2.5 t\nq1 Q0 d2 2 1.5 t\n"
     run.write_text(whole)
@@ -78,4 +78,4 @@ def test_a_run_whose_last_line_has_no_end_may_be_cut(tmp_path, caplog):
     assert caplog.text == ""
     run.write_text(whole[:-1])
     assert read_trec_run(run) == {"q1": {"d1": 2.5, "d2": 1.5}}
-    assert f"{run}: the last line has no end" in caplog.text
+    assert f"{run} does not end with a line break" in caplog.text
