@@ -83,8 +83,9 @@ class Record:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "its content"
+            message = first["msg"].removeprefix("Value error, ")  # of a class of ours
             raise InputError(
-                f"{where}: {field}: {first['msg'].lower()}; "
+                f"{where}: {field}: {message[:1].lower()}{message[1:]}; "
                 "it is damaged or of another version, write it again"
             ) from error
         converted = _converted(values, asdict(record))

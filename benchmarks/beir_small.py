@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from beir_small_results import ARMS, MEASURE, TASKS, Arm, Cell, Results, device_name
-from beir_small_tables import ALONE, BASE, BM25, FUSED, markdown
+from beir_small_tables import ALONE, BASE, BM25, FEEDBACK, FUSED, RM3, VECTOR, markdown
 from harness.script import SEEDS, add_work, option_parser, write_results
 
-from beir_cocodr import evaluate, load_collection
+from beir_cocodr import evaluate, fuse, load_collection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import write_text
@@ -88,10 +88,15 @@ class Task:
         self.work = work / folder.name
         self.steps = steps
 
-    def free(self) -> Iterator[Cell]:
-        """Judge what needs no training."""
-        yield self.judge(BM25, None, {ALONE: "bm25"}, 0.0)
-        yield self.judge(BASE, None, {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}, 0.0)
+    def free(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield what needs no training: each row, and how its model is used."""
+        yield BM25, {ALONE: "bm25"}
+        yield BASE, {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}
+        yield RM3, {FUSED: f"rm3:{MODEL}"}
+        folder = self.work / "fused"
+        fuse(MODEL, self.dataset, output=folder, encoder=JUDGED, resume=True)
+        yield VECTOR, {FUSED: str(folder)}
+        yield FEEDBACK, {FUSED: f"feedback:{folder}"}
 
     def train(self, arm: Arm, seed: int) -> Cell:
         """Train a model by an arm, or go on with its training, and judge it."""
@@ -509,9 +514,9 @@ def prepare(task: Task, name: str, results: Results) -> None:
     if name == "nfcorpus":
         for method in METHODS:
             task.resample(method)
-    if not results.has(name, BASE, None):
-        for cell in task.free():
-            results.add(name, cell)
+    for row, models in task.free():
+        if not results.has(name, row, None):
+            results.add(name, task.judge(row, None, models, 0.0))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from beir_small_tables import ALONE, BASE, FUSED
+from beir_small_tables import ALONE, BASE, FEEDBACK, FUSED, RM3, VECTOR
 from harness.script import origin, read_json, write_results
 from harness.study import spread
 
@@ -67,6 +67,7 @@ ARMS = (
 #: A question to the pairs of rows that answer it.
 FAMILIES = {
     "training against none": [(BASE, arm.name) for arm in ARMS],
+    "other uses of MiniLM against its fusion": [(BASE, row) for row in (RM3, VECTOR, FEEDBACK)],
     "robust weightings against equal weights": [
         ("ERM", "iDRO"),
         ("ERM", "group DRO"),

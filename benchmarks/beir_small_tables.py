@@ -16,7 +16,10 @@ FUSED = "fused"
 #: Rows of what needs no training.
 BASE = "MiniLM"
 BM25 = "BM25"
-FREE = (BM25, BASE)
+RM3 = "MiniLM, rm3"
+VECTOR = "MiniLM, fuse"
+FEEDBACK = "MiniLM, fuse with feedback"
+FREE = (BM25, BASE, RM3, VECTOR, FEEDBACK)
 
 
 def markdown(results: Mapping[str, Any], trained: Sequence[str]) -> str:

@@ -147,23 +147,52 @@ class PairedTest(_Comparison):
         object.__setattr__(self, "verdict", verdict)
 
 
+#: Settings in the descriptions of retrievers that are numbers, and those that are texts.
+_NUMBERS = frozenset(
+    {
+        *("b", "bm25_weight", "constant", "depth", "dimensions", "documents", "k1", "recall"),
+        *("reranked", "searched", "shards", "terms", "texts_cut", "truncated_documents"),
+        *("truncated_queries", "truncation_sample", "weight"),
+    }
+)
+_TEXTS = frozenset(
+    {
+        *("analyzer", "backend", "candidates", "encoder", "ids", "key", "model", "precision"),
+        *("scores", "similarity", "url"),
+    }
+)
+
+
 def check_description(description: Mapping[str, object]) -> None:
-    """Check the text formats in the description of a retriever, and of the parts of one.
+    """Check the settings in the description of a retriever, and of the parts of one.
 
     Raises:
-        ValueError: a text format has a value that is neither text nor number.
+        ValueError: A setting has a value of another type than retrievers write.
     """
     for name, value in description.items():
-        if not isinstance(value, dict):
+        if isinstance(value, dict):
+            if name == "text_format":
+                _check_text_format(value)
+            elif name != "body":  # the request of a search over HTTP, which is any JSON
+                check_description(value)
+        elif value is None:
             continue
-        if name != "text_format":
-            check_description(value)
-            continue
-        for setting, content in value.items():
-            if isinstance(content, (dict, list, bool)):
-                raise ValueError(
-                    f"text_format.{setting} is {quoted(content)}, which is neither text nor number"
-                )
+        elif name in _NUMBERS and not _is_number(value):
+            raise ValueError(f"{name} is {quoted(value)}, which is not a number")
+        elif name in _TEXTS and not isinstance(value, str):
+            raise ValueError(f"{name} is {quoted(value)}, which is not text")
+
+
+def _check_text_format(text_format: Mapping[str, object]) -> None:
+    for setting, content in text_format.items():
+        if isinstance(content, (dict, list, bool)):
+            raise ValueError(
+                f"text_format.{setting} is {quoted(content)}, which is neither text nor number"
+            )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +228,7 @@ class ModelResult:
     scores: dict[str, list[float]] | None = None
 
     def __post_init__(self) -> None:
-        """Check the text format of the retriever."""
+        """Check the description of the retriever."""
         check_description(self.retrieval)
 
     @property
@@ -498,7 +527,7 @@ class Findings:
     few_labels: FewLabels | None = None
 
     def __post_init__(self) -> None:
-        """Check the text formats of the retrievers."""
+        """Check the descriptions of the retrievers."""
         check_description(self.retrieval)
 
     @property

@@ -1,9 +1,10 @@
 """The content of ``generation.json``: what queries were generated from, how, and how many."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.records import Json, Record
 
 #: The record in a folder of generated queries; a folder that has it is complete.
@@ -38,6 +39,15 @@ class GenerationPlan(Record):
     generator: Json = field(default_factory=dict)
     tokenizer_sha256: str | None = None
     selection: Json = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check the settings as the options that they were."""
+        recorded = self.settings | self.selection
+        known = {known.name for known in fields(GenerationOptions)} & recorded.keys()
+        try:
+            GenerationOptions(**{name: recorded[name] for name in known})
+        except InputError as error:
+            raise ValueError(str(error)) from error
 
     def identity(self, *, with_selection: bool) -> Json:
         """Return what makes two generations the same; unfinished ones may differ in selection.

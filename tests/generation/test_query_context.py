@@ -67,6 +67,7 @@ def test_other_queries_are_another_table(folder, tmp_path):
     ("damage", "message"),
     [
         ("no record", "generation.json"),
+        ("wrong setting", r"generation.json: .*few_shot.* is 'text'; it must be bool"),
         ("no queries", "does not exist"),
         ("shuffled", "order"),
         ("stranger", "not in the corpus"),
@@ -83,6 +84,11 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
     first = json.loads(lines[0])
     if damage == "no record":
         (copy / "generation.json").unlink()
+    elif damage == "wrong setting":
+        record = json.loads((copy / "generation.json").read_text())
+        record["settings"]["few_shot"] = "text"
+        (copy / "generation.json").unlink()
+        (copy / "generation.json").write_text(json.dumps(record))
     elif damage == "shuffled":
         lines.reverse()
     elif damage == "stranger":

@@ -301,6 +301,29 @@ def test_a_text_format_has_texts_and_numbers(two_models, tmp_path):
         check_description({"dense": {"text_format": {"query_length": [4]}}})
 
 
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        ({"truncated_queries": ["x"]}, r"truncated_queries is \['x'\], which is not a number"),
+        ({"dense": {"dimensions": True}}, "dimensions is True, which is not a number"),
+        ({"bm25": {"model": -(10**18)}}, "model is -1000000000000000000, which is not text"),
+    ],
+)
+def test_what_a_retriever_depends_on_has_the_types_that_retrievers_write(
+    two_models, tmp_path, description, message
+):
+    folder = copied(two_models, tmp_path)
+    record = json.loads((folder / "results.json").read_text())
+    next(iter(record["models"].values()))["retrieval"] = description
+    (folder / "results.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=f"results.json.*{message}"):
+        write_report(folder)
+
+
+def test_a_description_may_lack_parts_and_hold_any_request():
+    check_description({"bm25": None, "model": {"name": "m"}, "body": {"weight": ["any"]}})
+
+
 def test_figures_that_show_nothing_do_not_look_as_if_they_did(two_models, tmp_path):
     """The interval of one test lies above 0, and p after Holm's correction is 1."""
     folder = copied(two_models, tmp_path)
@@ -357,6 +380,7 @@ def test_the_first_sentence_is_about_the_model_that_is_recommended(tmp_path):
         chance = {**each, "a": a, "b": lucky, "t_p_holm": 0.4, "interval": [-0.1, 0.3]}
         evaluation["comparisons"].append(chance)
     record["models"].append(lucky)
+    record["ranking"].insert(0, lucky)
     (tmp_path / "out" / "comparison.json").write_text(json.dumps(record))
     page = Page(Path(write_report(tmp_path / "out").path))
     [sentence] = page.find("p", class_="sentence")
@@ -389,6 +413,15 @@ def test_a_comparison_that_names_an_unknown_model_is_refused(
     last = capsys.readouterr().err.splitlines()[-1]
     assert "comparison.json names the model 'other'" in last
     assert "run the command again" in last
+
+
+def test_a_ranking_without_one_of_the_models_is_refused(without_labels, tmp_path):
+    folder = copied(without_labels, tmp_path)
+    record = json.loads((folder / "comparison.json").read_text())
+    record["ranking"] = []
+    (folder / "comparison.json").write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"comparison\.json: the ranking lacks the model "):
+        write_report(folder)
 
 
 @pytest.mark.parametrize("field", ["model", "verdicts"])

@@ -78,6 +78,9 @@ def _check_comparison(file: Path, comparison: ComparisonRecord) -> None:
     if not known:
         raise InputError(f"{file}: a comparison has no model; run the command again")
     _check_names(file, _compared_names(comparison), known)
+    for name in comparison.models:
+        if name not in comparison.ranking:
+            raise InputError(f"{file}: the ranking lacks the model {name}; run the command again")
 
 
 def _compared_names(comparison: ComparisonRecord) -> Iterator[str]:
