@@ -41,7 +41,10 @@ class GenerationPlan(Record):
     selection: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the settings as the options that they were."""
+        """Check the settings as the options that they were, and the names of the generator."""
+        for name in ("name", "kind"):
+            if not isinstance(self.generator.get(name, ""), str):
+                raise ValueError(f"generator.{name} is {self.generator[name]!r}, which is not text")
         recorded = self.settings | self.selection
         known = {known.name for known in fields(GenerationOptions)} & recorded.keys()
         try:

@@ -67,7 +67,8 @@ def test_other_queries_are_another_table(folder, tmp_path):
     ("damage", "message"),
     [
         ("no record", "generation.json"),
-        ("wrong setting", r"generation.json: .*few_shot.* is 'text'; it must be bool"),
+        ("settings.few_shot", r"generation.json: .*few_shot.* is 'text'; it must be bool"),
+        ("generator.name", r"generation.json: .*generator.name is \[\], which is not text"),
         ("no queries", "does not exist"),
         ("shuffled", "order"),
         ("stranger", "not in the corpus"),
@@ -84,9 +85,10 @@ def test_what_was_changed_is_refused(folder, tmp_path, damage, message):
     first = json.loads(lines[0])
     if damage == "no record":
         (copy / "generation.json").unlink()
-    elif damage == "wrong setting":
+    elif "." in damage:
         record = json.loads((copy / "generation.json").read_text())
-        record["settings"]["few_shot"] = "text"
+        part, name = damage.split(".")
+        record[part][name] = {"few_shot": "text", "name": []}[name]
         (copy / "generation.json").unlink()
         (copy / "generation.json").write_text(json.dumps(record))
     elif damage == "shuffled":
