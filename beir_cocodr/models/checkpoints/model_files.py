@@ -117,6 +117,9 @@ _MOST = {
     re.compile("size|dim|positions|embeddings|labels|channels|classes"): 10_000_000,
 }
 
+# Settings that are the tokens that texts are cut to.
+_LENGTHS = ("max_seq_length", "query_length", "document_length")
+
 _ACTIVATIONS = ("activation_function", "activation_fn")
 
 #: The end of a message about a damaged model.
@@ -345,6 +348,7 @@ def _check_settings(file: Path, types: _Types) -> None:
                 f"{file} names a function outside torch, {function!r}, which is never run; take "
                 "another model"
             )
+    _check_lengths(file, content)
     if file.name == "config.json":
         _check_architecture(file, content)
         _check_sizes(file, content)
@@ -397,6 +401,13 @@ def _check_sizes(file: Path, config: Mapping[str, object]) -> None:
         most = next((most for sizes, most in _MOST.items() if sizes.search(name)), None)
         if most is not None and type(value) is int and value > most:
             raise InputError(f"{file}: {name} is {value}, more than any model has; {DAMAGED}")
+
+
+def _check_lengths(file: Path, content: Mapping[str, object]) -> None:
+    for name in _LENGTHS:
+        length = content.get(name)
+        if isinstance(length, int) and length < 1:
+            raise InputError(f"{file}: {name} is {length}, which cuts texts to nothing; {DAMAGED}")
 
 
 def _check_whole(file: Path, name: str, value: object) -> None:

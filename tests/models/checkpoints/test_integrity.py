@@ -203,6 +203,7 @@ SETTINGS = [
     ("config.json", {"architectures": "BertModel"}),
     ("sentence_bert_config.json", {"max_seq_length": "48"}),
     ("sentence_bert_config.json", {"max_seq_length": -1}),
+    ("sentence_bert_config.json", {"query_length": -1}),
     ("sentence_bert_config.json", {"max_seq_length": 4_096}),
     ("sentence_bert_config.json", {"no_such_setting": 1}),
     ("config_sentence_transformers.json", {"prompts": ["query: "]}),
