@@ -294,10 +294,14 @@ def run_tests(
     )
     junit = folder / "junit.xml"
     command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={junit}"]
-    command += ["--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+    # Two more than cores, as some tests wait.
+    workers = (os.cpu_count() or 1) + 2
+    command += ["--numprocesses", str(workers), "--maxprocesses", "5"]
+    command += ["--dist", "loadfile", "--no-loadscope-reorder"]
     # The tests of this script read the file that is written below.
     command += ["--ignore=tests/test_versions.py", *tests]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # Every worker imports all tests: the compiled ones are kept.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     status = subprocess.run(
         command,
         cwd=ROOT,
