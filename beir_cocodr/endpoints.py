@@ -24,6 +24,7 @@ from beir_cocodr.http_requests import (
     check_url,
     secret,
 )
+from beir_cocodr.io import check_nesting
 
 #: The environment variable that holds the key of an endpoint by default.
 KEY_VARIABLE = "BEIR_COCODR_API_KEY"
@@ -94,6 +95,7 @@ def fetch_json(request: HttpRequest, options: HttpOptions = HttpOptions()) -> An
         tried = f" in {attempts} attempts" if attempts > 1 else ""
         raise ServerError(f"{request.url} {answer.reason}{tried}; {answer.way_out}")
     try:
+        check_nesting(answer.decode(errors="replace"))
         return json.loads(answer)
     except (ValueError, RecursionError):
         quoted = request.hide(answer.decode(errors="replace"))
@@ -167,6 +169,7 @@ def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
 def _explanation(content: str) -> str:
     """Return the message in a server's answer, or the answer as it is."""
     try:
+        check_nesting(content)
         answer = json.loads(content)
     except (ValueError, RecursionError):
         return content

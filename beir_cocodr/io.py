@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -191,9 +192,39 @@ def parse_json(text: str, *, finite: bool = False) -> Any:
         ValueError: the text is no JSON, or is nested too deeply to be read.
     """
     try:
+        check_nesting(text)
         return json.loads(text, parse_constant=_refuse_constant if finite else None)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+#: The most lists and objects that may be nested in JSON.
+_DEEPEST = 500
+
+# Brackets in texts do not nest. A text without an end goes to the end of the file.
+_TEXTS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|$)|[\[\]{}]', re.DOTALL)
+
+
+def check_nesting(text: str) -> None:
+    """Check that JSON is not nested more deeply than any real file.
+
+    From Python 3.12 on, its parser allows so many levels that the stack may overflow, which ends
+    the process.
+
+    Raises:
+        RecursionError: More than 500 lists and objects are nested.
+    """
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for part in _TEXTS_AND_BRACKETS.finditer(text):
+        bracket = part[0]
+        if bracket in ("[", "{"):
+            depth += 1
+        elif bracket in ("]", "}"):
+            depth -= 1
+        if depth > _DEEPEST:
+            raise RecursionError(f"more than {_DEEPEST} lists and objects are nested")
 
 
 def _refuse_constant(name: str) -> None:

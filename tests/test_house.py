@@ -44,7 +44,7 @@ SHARED = {
     "checksums": {"errors", "io"},
     "deprecation": set(),
     "distributed": {"errors"},
-    "endpoints": {"errors", "http_requests"},
+    "endpoints": {"errors", "http_requests", "io"},
     "http_requests": {"errors"},
     "records": {"errors", "io"},
     "progress": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from conftest import exit_code
 from faults.ordinary import become_ordinary
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
@@ -22,6 +25,7 @@ from beir_cocodr.io import (
     atomic_path,
     atomic_writer,
     cache_folder,
+    check_nesting,
     content_sha256,
     draft_folder,
     file_sha256,
@@ -313,6 +317,29 @@ def test_json_that_is_nested_too_deeply_is_damaged():
     for text in ("[" * 100_000, '{"a":' * 100_000, "{", ""):
         with pytest.raises(ValueError, match=r"deep|line 1"):
             parse_json(text)
+
+
+NESTED = st.recursive(
+    st.text() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(NESTED)
+def test_json_that_is_not_deep_is_read_whatever_its_texts_hold(content):
+    many = [content, "[{" * 600, '"[\\' * 600, [[]] * 600]
+    check_nesting(json.dumps(many, ensure_ascii=False))
+    assert parse_json(json.dumps(many)) == many
+
+
+@pytest.mark.parametrize("opened", ["[", '{"[": '])
+def test_the_levels_of_json_are_counted(opened):
+    closed = {"[": "]", '{"[": ': "}"}[opened]
+    check_nesting(opened * 500 + "1" + closed * 500)
+    for ending in ("", "1" + closed * 501, '"' + "]" * 900):
+        with pytest.raises(RecursionError, match="more than 500"):
+            check_nesting(opened * 501 + ending)
+    check_nesting((opened + "1" + closed) * 600)
 
 
 def test_no_text_of_a_table_is_a_formula():

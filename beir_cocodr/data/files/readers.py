@@ -15,7 +15,7 @@ from beir_cocodr.data.defects import LineTally, Report, error, raise_errors, war
 from beir_cocodr.data.files.bounded import TooLarge, lines, open_bytes
 from beir_cocodr.data.files.encodings import NUL
 from beir_cocodr.errors import InputError
-from beir_cocodr.io import Json
+from beir_cocodr.io import Json, check_nesting
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -94,6 +94,7 @@ def json_records(
     for line, text in numbered_lines(path, report):
         record = None
         try:
+            check_nesting(text)
             record = json.loads(text)
             problem = ": not an object; write {...} with _id and text on every line"
         except json.JSONDecodeError as cause:
