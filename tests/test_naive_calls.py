@@ -216,7 +216,7 @@ def test_former_calls_are_told_the_new_one(beir_folder, tmp_path):
     with pytest.warns(DeprecationWarning, match=r"queries is now options\.queries"):
         record = evaluate("bm25", beir_folder, queries=3)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*is now options")
         same = evaluate("bm25", beir_folder, options=EvaluateOptions(queries=3))
     assert record.models["bm25"].measures == same.models["bm25"].measures
 
