@@ -4,7 +4,6 @@ Hosts convert whatever a file holds: integers in place of floating-point weights
 another model without a word. Only the headers of the files are read.
 """
 
-import json
 import pickle
 import zipfile
 from collections import defaultdict
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import parse_json
 
 # The types of weights that hosts read, as safetensors and as torch name them.
 _FLOATS = {"F16", "BF16", "F32", "F64"}
@@ -79,9 +79,11 @@ def _safetensors(file: Path) -> dict[str, str]:
         if size > _MOST:
             return {}
         try:
-            header = json.loads(content.read(size))
-        except ValueError:  # the host that reads the file reports it
-            return {}
+            header = parse_json(content.read(size).decode("utf-8"))
+        except ValueError:
+            header = None
+    if not isinstance(header, dict):  # the host that reads the file reports it
+        return {}
     return {
         name: str(tensor["dtype"])
         for name, tensor in header.items()
