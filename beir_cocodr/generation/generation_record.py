@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.settings import GenerationOptions
@@ -45,7 +46,7 @@ class GenerationPlan(Record):
         for name in ("name", "kind"):
             if not isinstance(self.generator.get(name, ""), str):
                 raise ValueError(f"generator.{name} is {self.generator[name]!r}, which is not text")
-        recorded = self.settings | self.selection
+        recorded: dict[str, Any] = self.settings | self.selection
         known = {known.name for known in fields(GenerationOptions)} & recorded.keys()
         try:
             GenerationOptions(**{name: recorded[name] for name in known})
