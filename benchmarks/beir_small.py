@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_small_results import ARMS, MEASURE, TASKS, Arm, Cell, Results, device_name
-from beir_small_tables import ALONE, BASE, BM25, FEEDBACK, FUSED, RM3, VECTOR, markdown
+from beir_small_tables import ALONE, BASE, BM25, FEEDBACK, FREE, FUSED, RM3, VECTOR, markdown
 from harness.script import SEEDS, add_work, option_parser, write_results
 
 from beir_cocodr import evaluate, fuse, load_collection
@@ -88,15 +88,19 @@ class Task:
         self.work = work / folder.name
         self.steps = steps
 
-    def free(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield what needs no training: each row, and how its model is used."""
-        yield BM25, {ALONE: "bm25"}
-        yield BASE, {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}
-        yield RM3, {FUSED: f"rm3:{MODEL}"}
+    def free(self, row: str) -> Cell:
+        """Judge what needs no training."""
         folder = self.work / "fused"
-        fuse(MODEL, self.dataset, output=folder, encoder=JUDGED, resume=True)
-        yield VECTOR, {FUSED: str(folder)}
-        yield FEEDBACK, {FUSED: f"feedback:{folder}"}
+        if row in (VECTOR, FEEDBACK):
+            fuse(MODEL, self.dataset, output=folder, encoder=JUDGED, resume=True)
+        uses = {
+            BM25: {ALONE: "bm25"},
+            BASE: {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"},
+            RM3: {FUSED: f"rm3:{MODEL}"},
+            VECTOR: {FUSED: str(folder)},
+            FEEDBACK: {FUSED: f"feedback:{folder}"},
+        }
+        return self.judge(row, None, uses[row], 0.0)
 
     def train(self, arm: Arm, seed: int) -> Cell:
         """Train a model by an arm, or go on with its training, and judge it."""
@@ -514,9 +518,9 @@ def prepare(task: Task, name: str, results: Results) -> None:
     if name == "nfcorpus":
         for method in METHODS:
             task.resample(method)
-    for row, models in task.free():
+    for row in FREE:
         if not results.has(name, row, None):
-            results.add(name, task.judge(row, None, models, 0.0))
+            results.add(name, task.free(row))
 
 
 if __name__ == "__main__":
