@@ -355,7 +355,7 @@ def no_room(error: BaseException | None) -> int | None:
 
 @contextmanager
 def naming(source: object) -> Iterator[None]:
-    """Put the name of a collection or file before the message of an error of the block."""
+    """Put the name of a collection or file before the message of an error in the block."""
     try:
         yield
     except InputError as error:

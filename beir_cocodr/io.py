@@ -206,10 +206,10 @@ _TEXTS_AND_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|$)|[\[\]{}]', re.
 
 
 def check_nesting(text: str) -> None:
-    """Check that JSON is not nested more deeply than any real file.
+    """Check that JSON is not nested more deeply than in any real file.
 
-    From Python 3.12 on, its parser allows so many levels that the stack may overflow, which ends
-    the process.
+    Python's own parser may overflow the stack before it raises RecursionError, which ends the
+    process (seen with Python 3.13.0).
 
     Raises:
         RecursionError: More than 500 lists and objects are nested.

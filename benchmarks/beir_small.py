@@ -89,7 +89,7 @@ class Task:
         self.steps = steps
 
     def free(self, row: str) -> Cell:
-        """Judge what needs no training."""
+        """Judge a row that needs no training."""
         folder = self.work / "fused"
         if row in (VECTOR, FEEDBACK):
             fuse(MODEL, self.dataset, output=folder, encoder=JUDGED, resume=True)

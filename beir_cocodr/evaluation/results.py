@@ -167,7 +167,7 @@ def check_description(description: Mapping[str, object]) -> None:
     """Check the settings in the description of a retriever, and of the parts of one.
 
     Raises:
-        ValueError: A setting has a value of another type than retrievers write.
+        ValueError: A setting has a value of the wrong type.
     """
     for name, value in description.items():
         if isinstance(value, dict):

@@ -42,7 +42,7 @@ class GenerationPlan(Record):
     selection: Json = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the settings as the options that they were, and the names of the generator."""
+        """Check the settings like options, and the name and kind of the generator."""
         for name in ("name", "kind"):
             if not isinstance(self.generator.get(name, ""), str):
                 raise ValueError(f"generator.{name} is {self.generator[name]!r}, which is not text")

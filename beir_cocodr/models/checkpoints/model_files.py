@@ -407,7 +407,7 @@ def _check_lengths(file: Path, content: Mapping[str, object]) -> None:
     for name in _LENGTHS:
         length = content.get(name)
         if isinstance(length, int) and length < 1:
-            raise InputError(f"{file}: {name} is {length}, which cuts texts to nothing; {DAMAGED}")
+            raise InputError(f"{file}: {name} is {length}, which leaves no text; {DAMAGED}")
 
 
 def _check_whole(file: Path, name: str, value: object) -> None:
