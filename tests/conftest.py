@@ -12,8 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, suppress
 from importlib import import_module
+from io import StringIO
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -86,6 +87,29 @@ PRELOADED = (
 )
 
 
+def _warm_up() -> None:
+    """Load a model and parse a command, whose first time in a process takes longest.
+
+    Processes that are forked afterwards need not prepare for it again.
+    """
+    import typer
+    from transformers import AutoModel, BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+    )
+    with TemporaryDirectory() as folder, redirect_stderr(StringIO()):
+        BertModel(config).save_pretrained(folder)
+        AutoModel.from_pretrained(folder)
+    app = typer.Typer()
+
+    @app.command()
+    def _(option: list[Path] | None = None) -> None:
+        pass
+
+    app([], standalone_mode=False)
+
+
 def _fork_instead(_: str, arguments: list[str], kept: list[int]) -> int:
     """Fork the fork server from this process instead of starting a new interpreter.
 
@@ -119,6 +143,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput"):
         for name in PRELOADED:
             import_module(name)
+        _warm_up()
     compile_once()
     # The default lock is shared by processes: one that is killed while holding it stops all others.
     tqdm.set_lock(threading.RLock())
