@@ -277,9 +277,15 @@ class CorpusEncoder:
         )
 
     def _lengths(self, rows: Ints) -> Ints:
-        """Return the (n,) tokens of documents after truncation."""
+        """Return the (n,) tokens of documents after truncation.
+
+        Documents that fit into one batch even if all are as long as the limit are not tokenised
+        here: their lengths would not change the batch.
+        """
         text_format = self.model.text_format
         limit = text_format.document_length
+        if limit is not None and len(rows) * limit <= self.token_budget:
+            return np.full(len(rows), limit, dtype=np.int64)
         lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
             documents = self.documents.take(rows[start : start + _WINDOW])
