@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.util
 import os
@@ -168,6 +169,8 @@ def _in_environment(
             os.dup2(os.open(f"/proc/{started_by}/fd/{stream}", os.O_WRONLY | os.O_APPEND), stream)
     os.environ.clear()  # The server has the environment of its start.
     os.environ.update(environment)
+    # As in a process that a user starts; this one has inherited the lock of its own server.
+    multiprocessing.set_start_method(None, force=True)
     function(*arguments)
 
 
