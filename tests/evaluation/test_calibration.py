@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ MODEL = DifferenceModel(
     widening=0.1,
     quantile=1.9,
 )
+# The share by which a figure may be below another, if both are equal but for rounding.
+ROUNDING = 1e-12
 SEEN = {"crops": 0.11, "generated": 0.05, "agreement": 0.02}
 
 
@@ -105,10 +108,9 @@ def test_exchanging_the_models_turns_the_posterior(values, kinds, unlikeness):
 @given(st.lists(st.floats(0, 50), min_size=2, max_size=6, unique=True))
 def test_intervals_widen_and_the_answer_nears_the_prior_with_distance(distances):
     expected = [MODEL.predict(pair(unlikeness=distance)) for distance in sorted(distances)]
-    deviations = [one.deviation for one in expected]
-    shares = [one.prior_share for one in expected]
-    assert deviations == sorted(deviations)
-    assert shares == sorted(shares)
+    for nearer, farther in pairwise(expected):
+        assert farther.deviation >= nearer.deviation * (1 - ROUNDING)
+        assert farther.prior_share >= nearer.prior_share * (1 - ROUNDING)
     far = MODEL.predict(pair(unlikeness=1e6))
     assert far.prior_share == pytest.approx(1)
     assert far.mean == pytest.approx(0.32 * PRIOR.mean)
