@@ -106,6 +106,23 @@ def test_batches_keep_to_the_budget_and_waste_little(tiny_bert, mixed):
     )
 
 
+@pytest.mark.parametrize(("budget", "times"), [(40 * 128, 1), (40 * 128 - 1, 2)])
+def test_documents_that_fit_into_one_batch_are_tokenised_once(
+    tiny_bert, mixed, budget, times, monkeypatch
+):
+    model = COCODR(tiny_bert)
+    tokenised = []
+    tokenise = type(model.tokenizer).__call__
+
+    def counting(tokenizer, texts, *args, **kwargs):
+        tokenised.extend(texts)
+        return tokenise(tokenizer, texts, *args, **kwargs)
+
+    monkeypatch.setattr(type(model.tokenizer), "__call__", counting)
+    CorpusEncoder(model, mixed, budget).encode(ROWS)
+    assert len(tokenised) == 40 * times
+
+
 @pytest.mark.parametrize("room", [1, 3, 8])
 def test_batches_are_halved_until_they_fit_and_stay_small(tiny_bert, mixed, room, caplog):
     expected = CorpusEncoder(COCODR(tiny_bert, pooling="cls"), mixed).encode(ROWS)
