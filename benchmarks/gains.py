@@ -46,7 +46,14 @@ from gains_tables import (
     summarize,
 )
 from harness.measure import timed
-from harness.script import add_work, option_parser, origin, read_json, write_results
+from harness.script import (
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    results_file,
+    write_results,
+)
 
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
@@ -310,7 +317,8 @@ def main() -> None:
     results = origin(threads=torch.get_num_threads()) | summarize(cells, whole, pooled, estimates)
     write_results(options.results, results)
     for name, marks in MARKS.items():
-        marks.write(PAGE, markdown(name, results))
+        if options.results == results_file("gains"):
+            marks.write(PAGE, markdown(name, results))
         print(markdown(name, results))
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.page import PAGE, Marks, markdown_table, measured
-from harness.script import ROOT, option_parser, origin, write_results
+from harness.script import ROOT, option_parser, origin, results_file, write_results
 
 MARKS = Marks("<!-- hosts table -->", "<!-- end of hosts -->")
 
@@ -82,7 +82,8 @@ def main() -> None:
     hosts = list(dict.fromkeys(row["host"] for row in figures))
     figures.sort(key=lambda row: (hosts.index(row["host"]), row["script"], row["measure"]))
     write_results(options.results, origin() | {"figures": figures})
-    MARKS.write(PAGE, markdown(figures))
+    if options.results == results_file("hosts"):
+        MARKS.write(PAGE, markdown(figures))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from harness.script import (
     option_parser,
     origin,
     read_json,
+    results_file,
     write_results,
 )
 from harness.study import read_per_query, spread
@@ -143,7 +144,8 @@ def main() -> None:
     results = origin() | summarize(cells, options.seeds, options.work)
     write_results(options.results, results)
     table = markdown(read_json(options.results))
-    MARKS.write(PAGE, table)
+    if options.results == results_file("quickstart"):
+        MARKS.write(PAGE, table)
     print(table)
 
 

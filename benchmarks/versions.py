@@ -274,7 +274,8 @@ def save(
         part: list(by_key.values()),
     }
     write_results(path, results)
-    MARKS.write(PAGE, markdown(results))
+    if path == results_file("versions"):
+        MARKS.write(PAGE, markdown(results))
 
 
 def run_tests(

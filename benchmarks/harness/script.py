@@ -57,7 +57,10 @@ def option_parser(description: str | None, results: str) -> argparse.ArgumentPar
         type=Path,
         default=results_file(results),
         metavar="FILE",
-        help=f"Write the results to this file. Default: benchmarks/results/{results}.json.",
+        help=(
+            "Write the results to this file. Pages of the documentation show those of the default, "
+            f"benchmarks/results/{results}.json."
+        ),
     )
     return parser
 
