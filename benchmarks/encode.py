@@ -4,7 +4,7 @@ One model in one process encodes the same texts in turns: sentence-transformers'
 in batches of 32, its default, which sorts texts by characters; ours by token budget, with shards
 written and synced to disk; ours in batches of 32 texts as they come, which shows what budget and
 sorting are worth; and ours in bfloat16. Ours includes everything that is done for each document:
-reading, tokenising twice, checking for NaN, and writing. What is done once for a store, mainly
+reading, tokenising, checking for NaN, and writing. What is done once for a store, mainly
 hashing the weights, is reported apart. Then follows nDCG@10 of every backend and precision.
 
 The script prints documents a second, the aims and nDCG@10, and writes

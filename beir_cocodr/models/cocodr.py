@@ -10,10 +10,7 @@ from typing import Any
 
 import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import PreTrainedTokenizerFast
 
 from beir_cocodr.data.text import TextFormat, cut_text, read_literally
 from beir_cocodr.errors import (
@@ -21,10 +18,10 @@ from beir_cocodr.errors import (
     check_characters,
     check_integer,
     check_type,
-    explained,
     kind_of,
 )
 from beir_cocodr.io import Keywords
+from beir_cocodr.models.checkpoints.bare_encoder import bare_encoder
 from beir_cocodr.models.checkpoints.hub import (
     find_file,
     local_folder,
@@ -40,14 +37,11 @@ from beir_cocodr.models.checkpoints.integrity import (
     positions,
 )
 from beir_cocodr.models.checkpoints.known_checkpoints import (
-    POOLINGS,
-    KnownCheckpoint,
-    known_checkpoint,
     released_form,
 )
 from beir_cocodr.models.checkpoints.score_projection import score_projection
 from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, DocumentPieces
-from beir_cocodr.models.spec import suggestion
+from beir_cocodr.models.document_tokens import DocumentTokens
 
 #: A model's card.
 CARD_FILE = "README.md"
@@ -125,6 +119,9 @@ class COCODR(SentenceTransformer):
     #: True if a document's vector may be the mean of those of its pieces.
     pools_chunks = True
 
+    #: The tokens of documents that are about to be encoded.
+    document_tokens: DocumentTokens | None = None
+
     def __init__(
         self,
         model_name_or_path: str | Path | None = None,
@@ -190,7 +187,7 @@ class COCODR(SentenceTransformer):
             hub=places,
         ):
             if kwargs.get("modules") is None and not find_file(name, "modules.json", places):
-                super().__init__(**_bare_encoder(name, pooling, kwargs))
+                super().__init__(**bare_encoder(name, pooling, kwargs))
                 if form is not None and form.projects:
                     for module in score_projection(name, places):
                         self.append(module)
@@ -254,10 +251,36 @@ class COCODR(SentenceTransformer):
         Special tokens in a text are read as text, and texts that are far too long are cut before
         they are tokenised.
         """
-        texts = []
-        for text in self.readable(inputs):
-            texts.append(self._literally(text) if isinstance(text, str) else text)
-        return super().preprocess(texts, prompt=prompt, **kwargs)
+        readable = self.readable(inputs)
+
+        def of_host(texts: Sequence[Any]) -> Any:
+            literal = [self._literally(text) if isinstance(text, str) else text for text in texts]
+            return super(COCODR, self).preprocess(literal, prompt=prompt, **kwargs)
+
+        if self.document_tokens is not None and kwargs.get("task") == "document":
+            features = self.document_tokens.features(inputs, lambda: of_host(readable[:1]))
+            if features is not None:
+                return features
+        return of_host(readable)
+
+    def tokenize_documents(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens that are read of documents.
+
+        Args:
+            texts: (n,) texts without prompt.
+        """
+        text_format = self.text_format
+        limit = text_format.document_length
+        prompt = text_format.document_prompt
+        tokens: list[list[int]] = self.tokenizer(
+            [prompt + self._literally(text) for text, _ in self.cut(texts)],
+            truncation=limit is not None,
+            max_length=limit,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        return tokens
 
     @property
     def text_format(self) -> TextFormat:
@@ -616,82 +639,3 @@ def _saved_format(name: str, places: Keywords, key: str) -> str | None:
         return None
     value = json.loads(Path(path).read_text(encoding="utf-8")).get(key)
     return None if value is None else str(value)
-
-
-def _bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:
-    """Return the constructor arguments of pooling and dot product around a transformer.
-
-    Args:
-        name: A folder or a hub name.
-        pooling: "cls", "mean", or None for what is known of the checkpoint.
-        kwargs: Arguments of the host's constructor.
-    """
-    kwargs = dict(kwargs)
-    checkpoint = _checkpoint(name, pooling)
-    shared = places_in(kwargs)
-    shared.pop("cache_folder", None)
-    if "trust_remote_code" in kwargs:
-        shared["trust_remote_code"] = kwargs["trust_remote_code"]
-    settings: Keywords = {
-        "query_length": checkpoint.query_length,
-        "document_length": checkpoint.document_length,
-    }
-    for part in ("model_kwargs", "processor_kwargs", "config_kwargs"):
-        settings[part] = shared | (kwargs.pop(part, None) or {})
-    problem = (
-        f"model {name!r} is neither a folder with a transformer nor a hub name that can be loaded "
-        "now"
-    )
-    way_out = suggestion(name).removeprefix("; ")
-    way_out = way_out or "name a folder, or minilm, which needs no hub"
-    with explained(problem, way_out, OSError, ValueError):
-        transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **settings)
-    prompts = {"query": checkpoint.query_prompt, "document": checkpoint.document_prompt}
-    pooled = Pooling(
-        transformer.get_embedding_dimension(),
-        checkpoint.pooling,
-        include_prompt=not any(prompts.values()),
-    )
-    if checkpoint.fills_queries:
-        _fill_queries(transformer, checkpoint.query_length)
-    known_prompts = {task: prompt for task, prompt in prompts.items() if prompt}
-    return kwargs | {
-        "modules": [transformer, pooled],
-        "similarity_fn_name": kwargs.pop("similarity_fn_name", None) or "dot",
-        "prompts": known_prompts | (kwargs.get("prompts") or {}),
-    }
-
-
-def _checkpoint(name: str, pooling: str | None) -> KnownCheckpoint:
-    """Return how a bare transformer encodes, and warn if only the user or nobody says it."""
-    if pooling is not None:
-        if pooling not in POOLINGS:
-            raise InputError(f"pooling is {pooling!r}; give {' or '.join(POOLINGS)}")
-        return KnownCheckpoint("the user", pooling)
-    checkpoint = known_checkpoint(name)
-    if checkpoint is None:
-        log.warning(
-            "model %s does not say how its tokens are pooled (it has no modules.json): its [CLS] "
-            "vector is used, with dot product; if its authors average tokens, set pooling to mean",
-            name,
-        )
-        return KnownCheckpoint("nobody")
-    log.info("model %s: pooled by %s, as in %s", name, checkpoint.pooling, checkpoint.source)
-    return checkpoint
-
-
-def _fill_queries(transformer: Transformer, length: int) -> None:
-    """Fill queries with [MASK] to a length, and end no text with [SEP]."""
-    tokenizer: Any = transformer.tokenizer
-    rules = tokenizer.backend_tokenizer
-    first = (tokenizer.cls_token, tokenizer.cls_token_id)
-    rules.post_processor = TemplateProcessing(
-        single=f"{tokenizer.cls_token} $A", special_tokens=[first]
-    )
-    # BERT's own class would add [SEP] again when it is loaded.
-    transformer.processor = PreTrainedTokenizerFast(
-        tokenizer_object=rules,
-        model_max_length=tokenizer.model_max_length,
-        **tokenizer.special_tokens_map,
-    )
-    transformer.query_expansion = {"strategy": "fixed", "attend": True, "length": length}

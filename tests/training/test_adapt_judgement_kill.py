@@ -77,6 +77,6 @@ def _first_batches(corpus: Path, model: Path, count: int) -> list[int]:
     from beir_cocodr import load_encoder
 
     documents = load_collection(corpus).documents
-    encoder = corpus_encoder.CorpusEncoder(load_encoder(model), documents)
-    lengths = encoder._lengths(corpus_encoder.np.arange(len(documents)))
+    encoder = corpus_encoder.CorpusEncoder(load_encoder(model), documents, 256)
+    lengths, _ = encoder._tokenise(corpus_encoder.np.arange(len(documents)))
     return [len(batch) for batch in corpus_encoder.token_batches(lengths, 256)][:count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError, listed
+from beir_cocodr.models.document_tokens import DocumentTokens
 from beir_cocodr.retrieval.store.record import Backend
 
 if TYPE_CHECKING:
@@ -184,25 +184,35 @@ class CorpusEncoder:
         The batches are those of all documents, so that a batch which is missing as a whole has the
         vectors that it has without a cache, to the last bit.
         """
-        lengths = self._lengths(rows)
+        lengths, tokens = self._tokenise(rows)
         self.clock.plan(lengths[is_missing])
-        for planned in token_batches(lengths, self.token_budget):
-            batch = planned[is_missing[planned]]
-            if not len(batch):
-                continue
-            longest = int(lengths[batch[0]])
-            batch_vectors = self._encode(rows[batch], longest).numpy()
-            if known is not None:
-                batch_vectors = known.keep(batch, batch_vectors)
-            if vectors is None:
-                vectors = np.empty((len(rows), batch_vectors.shape[1]), np.float32)
-            vectors[batch] = batch_vectors
-            self.clock.count(lengths[batch])
-            encoded(len(batch))
-            if self.watcher is not None:
-                self.watcher(len(batch))
+        with self._known(tokens):
+            for planned in token_batches(lengths, self.token_budget):
+                batch = planned[is_missing[planned]]
+                if not len(batch):
+                    continue
+                longest = int(lengths[batch[0]])
+                batch_vectors = self._encode(rows[batch], longest).numpy()
+                if known is not None:
+                    batch_vectors = known.keep(batch, batch_vectors)
+                if vectors is None:
+                    vectors = np.empty((len(rows), batch_vectors.shape[1]), np.float32)
+                vectors[batch] = batch_vectors
+                self.clock.count(lengths[batch])
+                encoded(len(batch))
+                if self.watcher is not None:
+                    self.watcher(len(batch))
         assert vectors is not None
         return vectors
+
+    @contextmanager
+    def _known(self, tokens: DocumentTokens | None) -> Iterator[None]:
+        """Let the model take the tokens of documents from those that are known."""
+        self.model.document_tokens = tokens
+        try:
+            yield
+        finally:
+            self.model.document_tokens = None
 
     def _warn_of_zeros(self, rows: Ints, encoded: int) -> None:
         """Log how many documents, of those encoded, have a zero embedding."""
@@ -276,8 +286,8 @@ class CorpusEncoder:
             self._most_tokens,
         )
 
-    def _lengths(self, rows: Ints) -> Ints:
-        """Return the (n,) tokens of documents after truncation.
+    def _tokenise(self, rows: Ints) -> tuple[Ints, DocumentTokens | None]:
+        """Return the (n,) tokens of documents after truncation, and which they are.
 
         Documents that fit into one batch even if all are as long as the limit are not tokenised
         here: their lengths would not change the batch.
@@ -285,26 +295,16 @@ class CorpusEncoder:
         text_format = self.model.text_format
         limit = text_format.document_length
         if limit is not None and len(rows) * limit <= self.token_budget:
-            return np.full(len(rows), limit, dtype=np.int64)
+            return np.full(len(rows), limit, dtype=np.int64), None
+        known = DocumentTokens(self.model.tokenizer)
         lengths: list[int] = []
         for start in range(0, len(rows), _WINDOW):
             documents = self.documents.take(rows[start : start + _WINDOW])
-            texts = []
-            for document in documents:
-                text = text_format.document(document)
-                if limit is not None:
-                    text, _ = cut_text(text, limit)
-                texts.append(text_format.document_prompt + text)
-            tokens = self.model.tokenizer(
-                texts,
-                truncation=limit is not None,
-                max_length=limit,
-                padding=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-            )
-            lengths += map(len, tokens["input_ids"])
-        return np.array(lengths, dtype=np.int64)
+            texts = [text_format.document(document) for document in documents]
+            tokens = self.model.tokenize_documents(texts)
+            known.add(texts, tokens)
+            lengths += map(len, tokens)
+        return np.array(lengths, dtype=np.int64), known
 
 
 class HybridCorpusEncoder(CorpusEncoder):

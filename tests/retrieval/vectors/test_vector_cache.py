@@ -237,7 +237,7 @@ def test_a_killed_encoding_goes_on_after_its_last_batch_with_the_same_vectors(
     documents = load_collection(beir_folder).documents
     rows = np.arange(len(documents))
     expected = CorpusEncoder(encoder, documents, 256).encode(rows)
-    lengths = CorpusEncoder(encoder, documents)._lengths(rows)
+    lengths, _ = CorpusEncoder(encoder, documents, 256)._tokenise(rows)
     sizes = [len(batch) for batch in corpus_encoder.token_batches(lengths, 256)]
     assert len(sizes) > 5
     assert exit_code(encode_and_die, beir_folder, str(tiny_cosine)) == -signal.SIGKILL
