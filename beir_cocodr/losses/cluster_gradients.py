@@ -72,7 +72,7 @@ def selected_modules(model: Any, layers: int | None = None) -> dict[str, nn.Modu
             layers = _LAYERS_OF_BASE
     if not 1 <= layers <= len(stack):
         raise InputError(f"gradient_layers is {layers}; this encoder has {len(stack)} layers")
-    if backbone.is_activation_checkpointing:
+    if any(getattr(module, "gradient_checkpointing", False) for module in backbone.modules()):
         raise InputError("cluster gradients need activations; turn gradient checkpointing off")
     start = len(stack) - layers
     selected: dict[str, nn.Module] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+
+needs_gensim = pytest.mark.skipif(
+    find_spec("gensim") is None,
+    reason="gensim is not installed: pip install 'beir-cocodr[word-vectors]'",
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,7 @@ def test_a_query_without_known_terms_has_neither_predictor(drawn):
     assert math.isnan(drawn.p_clarity(drawn.of([]), mixture, drawn.generated(mixture)))
 
 
+@needs_gensim
 def test_vectors_are_of_terms_with_five_occurrences_and_repeat_by_the_seed(beir_folder):
     documents = load_collection(beir_folder).documents
     words, again = (WordVectors.train(documents, TextFormat()) for _ in range(2))
@@ -76,6 +83,7 @@ def test_vectors_are_of_terms_with_five_occurrences_and_repeat_by_the_seed(beir_
     assert (np.diff(words.shares) <= 0).all()
 
 
+@needs_gensim
 def test_the_command_computes_both_if_asked_to(beir_folder, tmp_path, capsys, monkeypatch):
     asked = [
         "qpp",
@@ -98,6 +106,7 @@ def test_the_command_computes_both_if_asked_to(beir_folder, tmp_path, capsys, mo
         word_vector_predictors(str(beir_folder))
 
 
+@needs_gensim
 def test_a_corpus_of_only_rare_words_is_refused(tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "wing flow drag"}\n')
     with pytest.raises(InputError, match="5 times"):

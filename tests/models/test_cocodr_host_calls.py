@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from datasets import Dataset
 from huggingface_hub import HfApi
+from packaging.version import Version
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -297,6 +299,11 @@ CALLS = (
 )
 
 
+#: Calls that fail with the host's own class; none does from sentence-transformers 6.2 on.
+IS_OLD = Version(sentence_transformers.__version__) < Version("6.2")
+FAULTS_OF_THE_HOST = {"returns_tokens_and_features"} if IS_OLD else set()
+
+
 def failures(make: Make, folder: Path) -> dict[str, str]:
     """Return the calls that fail, and how."""
     problems = {}
@@ -321,7 +328,7 @@ def test_no_call_fails_that_does_not_fail_with_the_hosts_own_class(
     kind, makers, failures_of_the_host, tmp_path, assert_same_figure
 ):
     ours = failures(makers[kind], tmp_path)
-    assert ours == failures_of_the_host == {}
+    assert ours.keys() <= failures_of_the_host.keys() <= FAULTS_OF_THE_HOST
     assert_same_figure(
         "sentence-transformers",
         f"calls of its model tests: {kind}",

@@ -233,6 +233,9 @@ def test_a_pyserini_that_reads_lists_of_indexes_is_imported_without_a_network(
         "INDEXES = {row['name']: row for row in json.load(urlopen('http://no.invalid/'))}\n"
         "UNICOIL = INDEXES['msmarco-v1-passage.unicoil']\n"
     )
+    metadata = tmp_path / "pyserini-2.4.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: pyserini\nVersion: 2.4.0\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.split(".")[0] == "pyserini"]:
         monkeypatch.delitem(sys.modules, name)

@@ -399,7 +399,7 @@ def test_a_client_that_never_ends_its_post_is_told_so(session, page, monkeypatch
     async def post():
         transport = httpx2.ASGITransport(page.app)
         async with httpx2.AsyncClient(transport=transport, base_url=OURS) as browser:
-            browser.cookies.update(page.cookies)
+            browser.cookies.update(dict(page.cookies))
             headers = {"content-type": "application/json", "content-length": "60"}
             return await browser.post("/api/judge", content=never_ends(), headers=headers)
 
@@ -453,7 +453,7 @@ def test_reports_that_wait_keep_no_search_waiting(session, page, monkeypatch):
     async def ask():
         transport = httpx2.ASGITransport(page.app)
         async with httpx2.AsyncClient(transport=transport, base_url=OURS) as browser:
-            browser.cookies.update(page.cookies)
+            browser.cookies.update(dict(page.cookies))
             reports = [browser.post("/api/report", json={}) for _ in range(100)]
             waiting = asyncio.gather(*reports)
             await asyncio.sleep(0.2)

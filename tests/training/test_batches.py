@@ -37,8 +37,11 @@ def test_hashes_of_texts_give_the_batches_of_the_texts():
     by_text = BatchKeys(len(ROWS), lambda row: ROWS[row])
     by_hash = BatchKeys(len(ROWS), lambda row: of_documents.of(np.searchsorted(texts, ROWS[row])))
     expected = list(sampled(NoDuplicatesBatchSampler, by_text))
-    # The last batch is the first of a second pass, which ours shuffles by a seed of its own.
-    assert list(sampled(WholeEpochs, by_hash))[:-1] == expected[:-1]
+    # The host's last batch may be the first of a second pass, which ours shuffles by its own seed;
+    # sentence-transformers 6.0 draws one pass.
+    shared = len(expected) - 1
+    assert shared > 50
+    assert list(sampled(WholeEpochs, by_hash))[:shared] == expected[:shared]
     assert sorted(asked) == sorted(set(asked))  # no document is read twice
     assert text_key(texts[3]) == of_documents.of(np.array([3]))[0]
 
@@ -69,7 +72,9 @@ def test_a_pass_gives_the_batches_of_the_host(keys, batch_size, drop_last):
     def overlaps(row: set[str], batch: set[str]) -> bool:
         return not row.isdisjoint(batch)
 
-    expected = list(host._iter_one_pass(values, overlaps))
+    # Before 6.2, sentence-transformers drew one pass and had no name for it.
+    one_pass = getattr(host, "_iter_one_pass", lambda *_: iter(host))
+    expected = list(one_pass(values, overlaps))
     ours = list(WholeEpochs(keys, generator=torch.Generator(), **arguments)._pass(3))
     assert ours == expected[: len(ours)]
     if len(keys) < 10 * batch_size or not drop_last:

@@ -351,7 +351,7 @@ class _Mining:
             drop("max_score", scores > options.max_score)
         if options.duplicates:
             texts = self.texts
-            drop("duplicates", np.isin(texts[rows], texts[positives]))
+            drop("duplicates", np.isin(texts[rows], texts[positives], kind="sort"))
             places = np.flatnonzero(left)
             _, first = np.unique(texts[rows[places]], return_index=True)
             is_first = np.zeros(len(rows), bool)
