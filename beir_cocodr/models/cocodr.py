@@ -119,7 +119,7 @@ class COCODR(SentenceTransformer):
     #: True if a document's vector may be the mean of those of its pieces.
     pools_chunks = True
 
-    #: The tokens of documents that are about to be encoded.
+    #: The tokens of documents that were tokenised before they are encoded; None if none were.
     document_tokens: DocumentTokens | None = None
 
     def __init__(
