@@ -36,9 +36,7 @@ from beir_cocodr.models.checkpoints.integrity import (
     loading,
     positions,
 )
-from beir_cocodr.models.checkpoints.known_checkpoints import (
-    released_form,
-)
+from beir_cocodr.models.checkpoints.known_checkpoints import released_form
 from beir_cocodr.models.checkpoints.score_projection import score_projection
 from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, DocumentPieces
 from beir_cocodr.models.document_tokens import DocumentTokens
