@@ -541,6 +541,24 @@ def few_resamples() -> Iterator[None]:
 
 
 @pytest.fixture
+def tokenised_texts(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], list[list[str]]]:
+    """Return a function that returns the list to which each call of a tokenizer adds its texts."""
+
+    def watch(tokenizer: object) -> list[list[str]]:
+        calls: list[list[str]] = []
+        tokenise = type(tokenizer).__call__
+
+        def counting(self, texts, *args, **kwargs):
+            calls.append([texts] if isinstance(texts, str) else list(texts))
+            return tokenise(self, texts, *args, **kwargs)
+
+        monkeypatch.setattr(type(tokenizer), "__call__", counting)
+        return calls
+
+    return watch
+
+
+@pytest.fixture
 def dies_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
     """Return a context manager, ``dies_at(step)``, in which training dies at the end of a step.
 

@@ -1,7 +1,7 @@
-"""Documents that are tokenised once: for their lengths, and again only where the host has to.
+"""The tokens of documents, which are kept so that no document is tokenised twice.
 
-Batches of documents of similar length need the lengths of all before the first is encoded. The
-host tokenises a batch when it encodes it, while the device waits.
+To make batches of documents of similar length, all documents are tokenised before the first is
+encoded. The host would tokenise each batch again, while the device waits.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class DocumentTokens:
         self._tokens: dict[bytes, Any] = {}
 
     def add(self, texts: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """Take in (n,) texts without prompt, and the tokens that the encoder reads of each."""
+        """Add (n,) texts without prompt, and the tokens that the encoder reads of each."""
         for text, of_text in zip(texts, tokens, strict=True):
             self._tokens[_digest(text)] = np.array(of_text, dtype=np.int32)
 
@@ -47,11 +47,11 @@ class DocumentTokens:
 
         Args:
             texts: Texts of documents without prompt.
-            of_first: Returns the host's features of the first text alone, which show whether all
-                kinds of features and these tokens are known.
+            of_first: Returns the host's features of the first text alone. They show whether the
+                host makes features of other kinds, or reads other tokens.
 
         Returns:
-            The features; None if a text is not known, or only the host can make them.
+            The features; None if a text is unknown, or if only the host can make them.
         """
         tokens = []
         for text in texts:
@@ -67,9 +67,9 @@ class DocumentTokens:
         mask = np.zeros(shape, np.int64)
         for row, of_text in enumerate(tokens):
             start = shape[1] - len(of_text) if self._pads_left else 0
-            place = slice(start, start + len(of_text))
-            input_ids[row, place] = of_text
-            mask[row, place] = 1
+            columns = slice(start, start + len(of_text))
+            input_ids[row, columns] = of_text
+            mask[row, columns] = 1
         first["input_ids"] = torch.from_numpy(input_ids)
         first["attention_mask"] = torch.from_numpy(mask)
         if "token_type_ids" in first:

@@ -61,24 +61,16 @@ def test_features_are_those_of_the_host(model, texts):
     assert_equal(by_host, by_tokens)
 
 
-def test_only_the_first_text_of_a_batch_is_tokenised_again(model, monkeypatch):
+def test_only_the_first_text_of_a_batch_is_tokenised_again(model, tokenised_texts):
     texts = ["wing flow", "the drag of a heat plate", "lift"]
     known = known_tokens(model, texts)
-    tokenised = []
-    tokenise = type(model.tokenizer).__call__
-
-    def counting(tokenizer, of_batch, *args, **kwargs):
-        tokenised.append(of_batch)
-        return tokenise(tokenizer, of_batch, *args, **kwargs)
-
-    monkeypatch.setattr(type(model.tokenizer), "__call__", counting)
+    calls = tokenised_texts(model.tokenizer)
     model.document_tokens = known
     try:
         model.preprocess(texts, prompt=model.prompts.get("document"), task="document")
     finally:
         model.document_tokens = None
-    lengths = [len(of_batch) for of_batch in tokenised if not isinstance(of_batch, str)]
-    assert max(lengths) == 1
+    assert max(map(len, calls)) == 1
 
 
 @pytest.mark.parametrize("change", ["an unknown text", "queries", "another length", "a feature"])

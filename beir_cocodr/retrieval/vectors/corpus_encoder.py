@@ -207,7 +207,7 @@ class CorpusEncoder:
 
     @contextmanager
     def _known(self, tokens: DocumentTokens | None) -> Iterator[None]:
-        """Let the model take the tokens of documents from those that are known."""
+        """Let the model use the tokens of documents that are known already."""
         self.model.document_tokens = tokens
         try:
             yield
@@ -287,7 +287,7 @@ class CorpusEncoder:
         )
 
     def _tokenise(self, rows: Ints) -> tuple[Ints, DocumentTokens | None]:
-        """Return the (n,) tokens of documents after truncation, and which they are.
+        """Return how many tokens each of (n,) documents has after truncation, and the tokens.
 
         Documents that fit into one batch even if all are as long as the limit are not tokenised
         here: their lengths would not change the batch.

@@ -108,21 +108,14 @@ def test_batches_keep_to_the_budget_and_waste_little(tiny_bert, mixed):
 
 @pytest.mark.parametrize("budget", [40 * 128, 40 * 128 - 1, 700])
 def test_documents_are_tokenised_once_but_for_the_first_of_a_batch(
-    tiny_bert, mixed, budget, monkeypatch
+    tiny_bert, mixed, budget, tokenised_texts
 ):
     model = Watched(tiny_bert)
     model.shapes.clear()  # of the text that loading tries
-    tokenised = []
-    tokenise = type(model.tokenizer).__call__
-
-    def counting(tokenizer, texts, *args, **kwargs):
-        tokenised.extend(texts)
-        return tokenise(tokenizer, texts, *args, **kwargs)
-
-    monkeypatch.setattr(type(model.tokenizer), "__call__", counting)
+    calls = tokenised_texts(model.tokenizer)
     CorpusEncoder(model, mixed, budget).encode(ROWS)
     fits_into_one = budget == 40 * 128
-    assert len(tokenised) == 40 + (0 if fits_into_one else len(model.shapes))
+    assert sum(map(len, calls)) == 40 + (0 if fits_into_one else len(model.shapes))
     assert model.document_tokens is None
 
 
