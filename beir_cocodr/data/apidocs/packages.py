@@ -24,7 +24,6 @@ SKIPPED = (
     "_vendored",
     "third_party",
     "distutils",
-    "__pycache__",
     "idlelib",
     "lib2to3",
     "turtledemo",
@@ -246,6 +245,8 @@ def _modules(
     """Stream dotted names and paths of a package's source files, sorted by name."""
     modules = []
     for folder, folders, files in os.walk(root):
+        # Which modules have been compiled is not a fact about the package.
+        folders[:] = [name for name in folders if name != "__pycache__"]
         sources = [name for name in files if name.endswith(".py")]
         counts["skipped"] += sum(_is_skipped(name) for name in (*folders, *sources))
         folders[:] = [name for name in folders if not _is_skipped(name)]

@@ -4,6 +4,7 @@ without.
 
 from __future__ import annotations
 
+import compileall
 import importlib
 import sys
 from functools import reduce
@@ -127,6 +128,13 @@ def test_private_objects_are_counted_not_lost(package: Path) -> None:
 def test_modules_are_counted(package: Path) -> None:
     _, modules = package_docstrings(package, "synthetic")
     assert modules == {"read": 8, "unreadable": 1, "private": 1, "skipped": 2}
+
+
+def test_compiled_modules_are_not_counted(package: Path) -> None:
+    _, modules = package_docstrings(package, "synthetic")
+    compileall.compile_dir(package, quiet=2)  # one file of it is no Python
+    assert list(package.rglob("__pycache__"))
+    assert package_docstrings(package, "synthetic")[1] == modules
 
 
 def test_modules_of_a_library_without_a_common_package(package: Path) -> None:
