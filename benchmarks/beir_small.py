@@ -33,6 +33,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from beir_small_results import ARMS, MEASURE, TASKS, Arm, Cell, Results, device_name
 from beir_small_tables import ALONE, BASE, BM25, FEEDBACK, FREE, FUSED, RM3, VECTOR, markdown
 from harness.script import SEEDS, add_work, option_parser, write_results
@@ -51,8 +52,10 @@ from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
+from beir_cocodr.training.output_folder import training_precision
 from beir_cocodr.training.presets import adapt_options
 from beir_cocodr.training.pretraining.pretrain import pretrain
+from beir_cocodr.training.shared_options import PRECISIONS
 
 MODEL = "minilm"
 #: MiniLM reads 256 tokens of a document when it is judged, and fewer when it is trained.
@@ -82,11 +85,12 @@ RESAMPLED = {
 class Task:
     """One task, its training files, and the models that are trained for it."""
 
-    def __init__(self, folder: Path, work: Path, steps: int) -> None:
+    def __init__(self, folder: Path, work: Path, steps: int, precision: str) -> None:
         """Name the folders."""
         self.dataset = str(folder)
         self.work = work / folder.name
         self.steps = steps
+        self.precision = precision
 
     def free(self, row: str) -> Cell:
         """Judge a row that needs no training."""
@@ -167,6 +171,7 @@ class Task:
             "batch_size": BATCH,
             "learning_rate": LEARNING_RATE,
             "seed": seed,
+            "precision": self.precision,
             "encoder": TRAINED,
         }
 
@@ -186,6 +191,7 @@ class Task:
                 batch_size=4 * BATCH,
                 learning_rate=LEARNING_RATE,
                 seed=seed,
+                precision=self.precision,
                 encoder=TRAINED,
             ),
             queries=str(self.generated()) if on_queries else (),
@@ -253,10 +259,17 @@ class Task:
             seed=seed,
             steps=self.steps if seed is not None else 0,
             device=device_name(),
+            precision=None if seed is None else self.trained_in,
             train_seconds=round(train_seconds, 1),
             judge_seconds=round(time.perf_counter() - started, 1),
             scores=scores,
         )
+
+    @property
+    def trained_in(self) -> str:
+        """Return what models are trained in."""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return training_precision(device, self.precision)
 
     def resampled(self, name: str, seed: int) -> list[dict[str, Any]]:
         """Return the rows of interpolation and extrapolation by one method and architecture."""
@@ -377,7 +390,7 @@ class Jobs:
             *(sys.executable, __file__, "--rows", *rows.split("|"), "--tasks", task),
             *("--seeds", str(seed), "--steps", str(options.steps), "--every-seed"),
             *("--collections", str(options.collections), "--work", str(options.work)),
-            *("--results", str(part)),
+            *("--precision", options.precision, "--results", str(part)),
         ]
         threads = max(1, (os.cpu_count() or 1) // options.jobs)
         with part.with_suffix(".log").open("w") as log:
@@ -439,6 +452,12 @@ def parse_options() -> argparse.Namespace:
         help="Train each stage for this many steps. Default: 300.",
     )
     parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="auto",
+        help="Train in this precision. Default: that of the device.",
+    )
+    parser.add_argument(
         "--every-seed",
         action="store_true",
         help="Train every row with every seed.",
@@ -495,7 +514,7 @@ def train_missing(
 ) -> None:
     """Train and judge what is missing, one after the other."""
     tasks = {
-        task: Task(options.collections / task, options.work, options.steps)
+        task: Task(options.collections / task, options.work, options.steps, options.precision)
         for task in options.tasks
     }
     if FREE_ROW in options.rows:

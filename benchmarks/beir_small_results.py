@@ -90,6 +90,7 @@ class Cell:
         seed: The seed; None for what is not trained.
         steps: Steps of each stage of training.
         device: The GPU that trained it, or "cpu".
+        precision: What it was trained in; None for what is not trained.
         train_seconds: Seconds of training, all stages together.
         judge_seconds: Seconds of encoding and searching.
         scores: nDCG@10 of every test query: alone and fused with BM25.
@@ -99,6 +100,7 @@ class Cell:
     seed: int | None
     steps: int
     device: str
+    precision: str | None
     train_seconds: float
     judge_seconds: float
     scores: dict[str, list[float]]

@@ -53,6 +53,7 @@ TRAINING = (
     "mini_batch_size",
     "learning_rate",
     "loader_workers",
+    "precision",
     "seed",
     "report_to",
 )

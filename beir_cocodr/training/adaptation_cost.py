@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.models.cocodr import COCODR
@@ -15,6 +17,7 @@ from beir_cocodr.progress import describe_seconds, describe_size
 from beir_cocodr.retrieval.store.encoding_cost import resident_bytes
 from beir_cocodr.retrieval.vectors.dense import IN_MEMORY
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
+from beir_cocodr.training.output_folder import training_precision
 from beir_cocodr.training.shared_options import TrainingOptions
 
 #: Documents of the probe.
@@ -118,10 +121,14 @@ def estimate(
     if not left and not missing:
         return None
     rate = probe(model, documents)
+    rates = {"float32": rate}
     corpus_seconds = len(documents) / rate
     seconds: dict[str, float] = {}
     for training in left:
-        seconds[training.label] = training_seconds(training, rate, corpus_seconds)
+        precision = _precision(model, training)
+        if precision not in rates:
+            rates[precision] = probe(model, documents, precision)
+        seconds[training.label] = training_seconds(training, rates[precision], corpus_seconds)
     trained = sum(training.encodes for training in trainings)
     seconds[JUDGEMENT] = missing / rate + trained * corpus_seconds
     weights = sum(weight.nbytes for weight in model.parameters())
@@ -137,17 +144,33 @@ def estimate(
     return Cost(seconds, checkpoints + all_vectors, memory, rate)
 
 
-def probe(model: COCODR, documents: Documents) -> float:
+def _precision(model: COCODR, training: PlannedTraining) -> str:
+    """Return what a training computes in."""
+    if isinstance(training.options, TrainingOptions):
+        return training_precision(model.device, training.options.precision)
+    return "float32"
+
+
+def probe(model: COCODR, documents: Documents, precision: str = "float32") -> float:
     """Return the documents of the corpus that are encoded a second.
 
     Some documents, evenly spaced, are encoded. How long documents are in the mean is counted on
     more of them, since a few long ones among those that are encoded would change the rate.
+
+    Args:
+        model: the encoder.
+        documents: the corpus.
+        precision: what the encoder computes in, by its name in torch.
     """
     texts = _texts(model, documents, PROBE)
-    model.encode_document(texts[:_WARM_UP], show_progress_bar=False)
-    started = time.perf_counter()
-    model.encode_document(texts, show_progress_bar=False)
-    seconds = max(time.perf_counter() - started, 1e-6)
+    autocast = torch.autocast(
+        model.device.type, getattr(torch, precision), enabled=precision != "float32"
+    )
+    with autocast:
+        model.encode_document(texts[:_WARM_UP], show_progress_bar=False)
+        started = time.perf_counter()
+        model.encode_document(texts, show_progress_bar=False)
+        seconds = max(time.perf_counter() - started, 1e-6)
     encoded_tokens = sum(_lengths(model, texts))
     tokens_a_second = encoded_tokens / seconds
     counted_texts = _texts(model, documents, _COUNTED)

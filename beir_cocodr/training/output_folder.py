@@ -53,20 +53,37 @@ def training_plan(
         options=options.recorded(),
         seen=tuple(seen),
         base_parts=parts,
-        precision=training_precision(model.device),
+        precision=training_precision(model.device, options.precision),
     )
 
 
-def training_precision(device: torch.device) -> str:
+def training_precision(device: torch.device, asked: str = "auto") -> str:
     """Return what training computes in.
 
-    That is bfloat16 on GPUs that have it, float16 on others, and float32 on a CPU.
+    Args:
+        device: of the model.
+        asked: one of :data:`~beir_cocodr.training.shared_options.PRECISIONS`. "auto" means bfloat16
+            on GPUs that have it, float16 on others, and float32 on a CPU.
+
+    Raises:
+        InputError: The device cannot compute in what is asked for.
     """
-    if device.type != "cuda":
+    on_gpu = device.type == "cuda"
+    has_bfloat16 = not on_gpu or torch.cuda.is_bf16_supported(including_emulation=False)
+    if asked == "float16" and not on_gpu:
+        raise InputError(
+            f"precision float16 needs a GPU, and training is on {device}: choose bfloat16 or "
+            "float32"
+        )
+    if asked == "bfloat16" and not has_bfloat16:
+        raise InputError(
+            f"precision bfloat16 is not supported by {device}: choose float16 or float32"
+        )
+    if asked != "auto":
+        return asked
+    if not on_gpu:
         return "float32"
-    if torch.cuda.is_bf16_supported(including_emulation=False):
-        return "bfloat16"
-    return "float16"
+    return "bfloat16" if has_bfloat16 else "float16"
 
 
 @contextmanager

@@ -25,6 +25,9 @@ T = TypeVar("T", bound=Options)
 #: Services that can log a training, each with the package that it needs.
 REPORTS = {"wandb": "wandb", "tensorboard": "tensorboard", "trackio": "trackio"}
 
+#: What a training can compute in; "auto" is left to the device.
+PRECISIONS = ("auto", "float32", "bfloat16", "float16")
+
 #: Former name of an option to its present one; the command line and presets take both.
 FORMER_NAMES = {"idro_mode": "mode", "mining_depth": "depth", "mining_keep": "keep"}
 
@@ -144,6 +147,10 @@ class TrainingOptions(Budget):
         report_to: services that log the training, separated by commas: wandb, tensorboard, trackio.
         loader_workers: processes that prepare the batches of each training process. None means
             none on a CPU, and on a GPU the free cores, at most 8. They change no result.
+        precision: what the model computes in, by PyTorch's autocast; its weights, and losses over a
+            batch, stay in float32. "auto" means bfloat16 on GPUs that have it, float16 on others,
+            and float32 on a CPU, where bfloat16 is faster if it has units for it (AMX, AVX512-BF16)
+            and slower if not.
         encoder: how the encoder is loaded: lengths, prompts, separator and device.
     """
 
@@ -172,6 +179,12 @@ class TrainingOptions(Budget):
         "Prepare batches in this many processes. Default: up to 8 on a GPU, none on a CPU.",
         min=0,
         max=MOST_PROCESSES,
+    )
+    precision: str = option(
+        "auto",
+        "Compute in float32, bfloat16 or float16. Default: bfloat16 or float16 on a GPU, float32 "
+        "on a CPU.",
+        choices=PRECISIONS,
     )
     report_to: str = option(
         "none",
@@ -215,10 +228,15 @@ class TrainingOptions(Budget):
         return options_of(cls, settings)
 
     def recorded(self) -> Json:
-        """Return the options that results depend on, and that no other part of a record holds."""
+        """Return the options that results depend on, and that no other part of a record holds.
+
+        A precision that the device chose is a field of the record itself.
+        """
         settings = asdict(self)
         for name in (*self.UNRECORDED, "loader_workers", "report_to", "encoder"):
             del settings[name]
+        if self.precision == "auto":
+            del settings["precision"]
         return settings
 
     def row(self, kind: str) -> Any:

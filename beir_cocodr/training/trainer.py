@@ -411,7 +411,7 @@ def _arguments(stage: Stage, options: TrainingOptions, output: Path) -> Any:
             options.warmup,
             steps,
         )
-    precision = training_precision(device)
+    precision = training_precision(device, options.precision)
     return stage.arguments(
         output_dir=str(output / CHECKPOINTS),
         per_device_train_batch_size=options.batch_size,

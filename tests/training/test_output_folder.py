@@ -101,6 +101,7 @@ VALUES += [
     "rank",
     "titles",
     "claims,titles",
+    "bfloat16",
 ]
 
 
