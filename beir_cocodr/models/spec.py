@@ -592,8 +592,8 @@ class SearchOptions(Options):
     )
     bf16: bool = option(
         False,
-        f"Run the models {', '.join(HOSTED)} in bfloat16 (autocast), which is faster on devices "
-        "that support it.",
+        f"Encode documents, and run the models {', '.join(HOSTED)}, in bfloat16 (autocast), which "
+        "is faster on devices that have it, and less exact.",
     )
 
     @property

@@ -220,10 +220,13 @@ class Resources:
             progress=options.shows_progress,
             given=store,
         )
+        dense.bf16 = options.bf16
         dense.pool = self.pool
         dense.watcher = self.watcher
         if store is None:
-            dense.cache = VectorCache.of(model, self.documents, spec.encoder, options.verify)
+            dense.cache = VectorCache.of(
+                model, self.documents, spec.encoder, dense.backend, options.verify
+            )
             self._check_server(dense)
         return dense
 

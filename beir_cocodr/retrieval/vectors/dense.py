@@ -76,21 +76,23 @@ class EmbeddingPool:
         with TemporaryFolder(folder) as work:
             yield cls(work)
 
-    def of(self, model: COCODR, documents: Documents) -> Embeddings:
-        """Return the embeddings of a corpus by an encoder."""
+    def of(self, model: COCODR, documents: Documents, bf16: bool = False) -> Embeddings:
+        """Return the embeddings of a corpus by an encoder, in bfloat16 if ``bf16``."""
         dense = Dense(model, documents, self.folder)
-        dense.cache = VectorCache.of(model, documents)
+        dense.bf16 = bf16
+        dense.cache = VectorCache.of(model, documents, backend=dense.backend)
         return self.get(dense)
 
     def get(self, dense: "Dense") -> Embeddings:
         """Return the embeddings that a search needs, encoded the first time."""
         encoder = CorpusEncoder(dense.model, dense.documents)
-        key = json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
+        options = EncodeOptions(backend=dense.backend)
+        key = json_sha256(identity_of(encoder, options, SHARD_SIZE))
         embeddings = self._held.pop(key, None)
         if embeddings is None:
             hybrid = None
             if isinstance(dense.model, HybridEncoder):
-                dense_part = self.of(dense.model.dense_part(), dense.documents)
+                dense_part = self.of(dense.model.dense_part(), dense.documents, dense.bf16)
                 hybrid = HybridCorpusEncoder(dense.model, dense.documents, dense_part)
             embeddings = dense.encode_corpus(self.folder / key, hybrid)
         self._held[key] = embeddings
@@ -127,6 +129,8 @@ class Dense:
             bfloat16 on a GPU.
 
     Attributes:
+        bf16: whether documents are encoded in bfloat16 on any device, for which the cache has to be
+            that of this backend; False.
         pool: embeddings of the run, looked up before the corpus is encoded; None encodes it here.
         cache: vectors of earlier runs, to which those of this corpus are added; None keeps nothing.
         clock: the work of encoding the corpus; None before it begins.
@@ -156,6 +160,7 @@ class Dense:
         self.progress = progress
         self.given = given
         self.shared = shared
+        self.bf16 = False
         self.pool: EmbeddingPool | None = None
         self.cache: VectorCache | None = None
         self.clock: EncodingClock | None = None
@@ -199,20 +204,26 @@ class Dense:
         """Return what encodes a corpus with the model, by the cache if there is one."""
         if isinstance(self.model, HybridEncoder) and self.cache is not None:
             part = CorpusEncoder(
-                self.cache.model, documents, watcher=self.watcher, cache=self.cache
+                self.cache.model,
+                documents,
+                backend=self.backend,
+                watcher=self.watcher,
+                cache=self.cache,
             )
             return HybridCorpusEncoder(self.model, documents, part)
         return CorpusEncoder(
             self.model,
             documents,
-            backend=self._backend,
+            backend=self.backend,
             watcher=self.watcher,
             cache=self.cache,
         )
 
     @property
-    def _backend(self) -> Backend:
-        return "bf16" if self.shared and self.model.device.type == "cuda" else "fp32"
+    def backend(self) -> Backend:
+        """Return what documents are encoded in."""
+        shared_on_gpu = self.shared and self.model.device.type == "cuda"
+        return "bf16" if self.bf16 or shared_on_gpu else "fp32"
 
     def encode_together(self, folder: Path) -> None:
         """Encode the corpus by all processes of a run, which call this together.

@@ -106,7 +106,12 @@ class VectorCache:
 
     @classmethod
     def of(
-        cls, model: COCODR, documents: Documents, name: str = "", verify: bool = True
+        cls,
+        model: COCODR,
+        documents: Documents,
+        name: str = "",
+        backend: Backend = "fp32",
+        verify: bool = True,
     ) -> VectorCache | None:
         """Return the cache of an encoder for a corpus, None where vectors are not kept.
 
@@ -123,6 +128,7 @@ class VectorCache:
             folder=folder,
             corpus=corpus_name(documents),
             name=name,
+            backend=backend,
             verify=verify,
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import exit_code, sentences
 from sentence_transformers import SentenceTransformer
 
@@ -177,6 +178,37 @@ def test_other_settings_are_another_encoder(beir_folder, tiny_cosine, options):
     with counted() as encoded:
         evaluate(str(tiny_cosine), beir_folder, search=SearchOptions(EncoderOptions(**options)))
     assert len(encoded) == 48
+
+
+@pytest.mark.parametrize("kind", ["", "feedback:"])
+def test_documents_in_bfloat16_are_those_of_autocast_and_are_kept_beside_the_others(
+    beir_folder, tiny_cosine, tmp_path, kind
+):
+    documents = load_collection(beir_folder).documents
+    model = load_encoder(tiny_cosine)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model.encode_corpus([*documents.values()], convert_to_tensor=True).float()
+    name = str(tiny_cosine)
+    if kind:
+        fuse(name, beir_folder, output=tmp_path / "fused", options=FuseOptions(probes=4))
+        name = f"feedback:{tmp_path / 'fused'}"
+
+    def vectors(bf16: bool) -> torch.Tensor:
+        searcher = Searcher(beir_folder, name, options=SearchOptions(bf16=bf16))
+        searcher.prepare()
+        dense = searcher._resources.dense(searcher._spec)
+        return dense.embeddings.load()[:, : expected.shape[1]]
+
+    exact = vectors(bf16=False)
+    with counted() as encoded:
+        rounded = vectors(bf16=True)
+    assert len(encoded) == 48
+    torch.testing.assert_close(F.normalize(rounded), F.normalize(expected), atol=1e-2, rtol=0)
+    assert not torch.equal(rounded, exact)
+    with counted() as encoded:
+        assert torch.equal(vectors(bf16=True), rounded)
+        assert torch.equal(vectors(bf16=False), exact)
+    assert encoded == []
 
 
 def test_queries_that_are_cut_elsewhere_change_no_document(beir_folder, tiny_cosine):
