@@ -78,7 +78,7 @@ class Limits:
         above: the number that it must exceed.
         below: the number that it must not reach.
         choices: all values, where they can be listed.
-        named: whether a text names something, and so may not be empty.
+        is_name: whether a text names something, and so may not be empty.
     """
 
     min: float = -math.inf
@@ -86,7 +86,7 @@ class Limits:
     above: float = -math.inf
     below: float = math.inf
     choices: Collection[object] | None = None
-    named: bool = False
+    is_name: bool = False
 
     def check(self, name: str, value: object) -> None:
         """Check a value; NaN and infinity are never allowed.
@@ -107,7 +107,7 @@ class Limits:
             self._check_number(name, value)
         elif isinstance(value, str) and not _is_encodable(value):
             raise InputError(f"{name} is {value!r}, which is not UTF-8; give it in UTF-8")
-        elif self.named and isinstance(value, str) and not value.strip():
+        elif self.is_name and isinstance(value, str) and not value.strip():
             raise InputError(f"{name} is empty; name one, or leave it out")
 
     def _check_number(self, name: str, value: Real) -> None:

@@ -159,7 +159,7 @@ def _check_run(
     if not isinstance(before, dict):
         raise InputError(
             f"{output} contains results ({listed(sorted(files), 1)}), and {RUN_FILE} does not say "
-            f"of which run; {way_out}"
+            f"which run made them; {way_out}"
         )
     check_same_run(output, before, run, way_out)
 

@@ -265,7 +265,7 @@ _Teacher = Annotated[
 _QueryKinds = Annotated[
     str | None,
     Option(
-        help="Generate queries of these kinds in turn, separated by commas: any of "
+        help="Generate queries of these kinds alternately, separated by commas: any of "
         f"{','.join(QUERY_KINDS)}. Default: with the stage distill, all that the generator has."
     ),
 ]

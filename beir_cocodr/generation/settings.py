@@ -50,7 +50,7 @@ class GenerationOptions:
         None,
         "Count tokens with the tokenizer of this model, which will read the passages, or count "
         "words. Default: the generator's tokenizer, or words for lexical.",
-        named=True,
+        is_name=True,
     )
     language: str = option(
         "en",
@@ -107,7 +107,7 @@ class GenerationOptions:
     filter_retriever: str | None = option(
         None,
         "Keep a query only if this model retrieves its document; named as for evaluate.",
-        named=True,
+        is_name=True,
     )
     filter_top: int = option(
         1,

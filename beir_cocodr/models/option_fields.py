@@ -45,7 +45,7 @@ class LimitValues(TypedDict, total=False):
     above: float
     below: float
     choices: Collection[object] | None
-    named: bool
+    is_name: bool
 
 
 def option(
@@ -123,7 +123,7 @@ def _is_plain(hint: Any) -> bool:
 def check_options(options: DataclassInstance) -> None:
     """Check the limits of every field of :func:`option`, and the type of every field.
 
-    Types of which only a reader of the field can judge, such as names of measures, are left to it.
+    A type that only the reader of a field can judge, such as names of measures, is left to it.
 
     Raises:
         InputError: For the first wrong value; says which are right.

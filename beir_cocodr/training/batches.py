@@ -110,7 +110,7 @@ class BatchKeys:
 
     Attributes:
         rows: the number of rows.
-        keys: the keys of a row, but for those of its group: texts, or their :func:`text_key`.
+        keys: the keys of a row, without those of its group: texts, or their :func:`text_key`.
         groups: the group of each row; None if every row is alone.
         shared: the keys of a group.
         column_names: the host asks for them.
@@ -151,11 +151,11 @@ class _Batch:
         if not self._seen.isdisjoint(shared):
             self._refused_groups.add(group)
             return False
-        own = self.keys.keys(row)
-        if not self._seen.isdisjoint(own):
+        row_keys = self.keys.keys(row)
+        if not self._seen.isdisjoint(row_keys):
             return False
         self.rows.append(row)
-        self._seen.update(shared, own)
+        self._seen.update(shared, row_keys)
         return True
 
 

@@ -302,7 +302,7 @@ class HeldOut(Options):
     )
     most_held_out: int = option(500, min=1)
     select_split: str | None = option(
-        None, "Choose the checkpoint by the queries of this split, such as dev.", named=True
+        None, "Choose the checkpoint by the queries of this split, such as dev.", is_name=True
     )
     select_epochs: float | None = option(None, above=0)
 
@@ -362,7 +362,7 @@ class FinetuneOptions(HeldOut, TrainingOptions):
         None,
         "Read hard negatives from this file instead of mining BM25's: hard-negatives.jsonl as "
         "export and GPL write it, columns of texts, or a TREC run.",
-        named=True,
+        is_name=True,
     )
     consecutive: int = option(1, min=1, max=1_000)
     mining: MiningOptions = MiningOptions()

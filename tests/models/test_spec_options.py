@@ -90,7 +90,7 @@ def wrong_values(kind: type, name: str) -> list[object]:
         wrong += [1, "\udcff"]
     if limits.choices is not None or get_origin(get_type_hints(kind)[name]) is Literal:
         wrong.append("spam")
-    if limits.named:
+    if limits.is_name:
         wrong += ["", " "]
     return wrong
 
