@@ -290,7 +290,7 @@ _Weighting = Annotated[
 @gives(
     "shared",
     FinetuneOptions,
-    *("max_steps", "epochs", "batch_size", "learning_rate", "seed", "report_to"),
+    *("max_steps", "epochs", "batch_size", "learning_rate", "precision", "seed", "report_to"),
 )
 @takes("search", "bm25_weight", "device")
 def adapt(

@@ -92,14 +92,14 @@ def test_the_device_chooses_unless_asked(device, has_bfloat16, chosen, refused, 
             assert training_precision(torch.device(device), asked) == asked
 
 
+@pytest.mark.parametrize("command", [["finetune"], ["adapt", "--stages", "coco"]])
 def test_half_precision_without_a_gpu_is_refused_before_anything_is_written(
-    tiny_mlm, beir_folder, tmp_path, capsys
+    command, tiny_mlm, beir_folder, tmp_path, capsys
 ):
     output = tmp_path / "m"
-    command = ["finetune", "--model", str(tiny_mlm), "--dataset", str(beir_folder)]
-    command += ["--output", str(output)]
+    arguments = ["--model", str(tiny_mlm), "--dataset", str(beir_folder), "--output", str(output)]
     with pytest.raises(SystemExit) as ended:
-        main([*command, "--precision", "float16", "--device", "cpu"])
+        main([*command, *arguments, "--precision", "float16", "--device", "cpu"])
     assert ended.value.code == 2
     assert "choose bfloat16 or float32" in capsys.readouterr().err
     assert not output.exists() or not any(output.iterdir())
