@@ -283,6 +283,7 @@ class Task:
                 max_steps=self.steps,
                 batch_size=BATCH,
                 learning_rate=LEARNING_RATE,
+                precision=self.precision,
                 document_length=TRAINED.document_length,
                 query_length=TRAINED.query_length,
             ),

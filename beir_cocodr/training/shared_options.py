@@ -97,7 +97,7 @@ def planned_steps(
 
 @dataclass(frozen=True)
 class Budget(Options):
-    """Options of the length and the learning rate of a training.
+    """Options of the length, learning rate and precision of a training.
 
     Args:
         max_steps: optimiser steps; -1 trains for ``epochs``.
@@ -105,6 +105,10 @@ class Budget(Options):
         batch_size: examples of a step.
         learning_rate: peak of a linear schedule.
         warmup: share of the steps in which the rate rises, or from 1 on their number.
+        precision: what the model computes in, by PyTorch's autocast; its weights, and losses over a
+            batch, stay in float32. "auto" means bfloat16 on GPUs that have it, float16 on others,
+            and float32 on a CPU, where bfloat16 is faster if it has units for it (AMX, AVX512-BF16)
+            and slower if not.
     """
 
     max_steps: int = option(
@@ -114,6 +118,12 @@ class Budget(Options):
     batch_size: int = option(32, "Train on this many examples per step.", min=1)
     learning_rate: float = option(2e-5, "Set the peak learning rate.", above=0)
     warmup: float = option(0.1, min=0)
+    precision: str = option(
+        "auto",
+        "Compute in float32, bfloat16 or float16. Default: bfloat16 or float16 on a GPU, float32 "
+        "on a CPU.",
+        choices=PRECISIONS,
+    )
 
     def __post_init__(self) -> None:
         """Check the options, also against each other."""
@@ -147,10 +157,6 @@ class TrainingOptions(Budget):
         report_to: services that log the training, separated by commas: wandb, tensorboard, trackio.
         loader_workers: processes that prepare the batches of each training process. None means
             none on a CPU, and on a GPU the free cores, at most 8. They change no result.
-        precision: what the model computes in, by PyTorch's autocast; its weights, and losses over a
-            batch, stay in float32. "auto" means bfloat16 on GPUs that have it, float16 on others,
-            and float32 on a CPU, where bfloat16 is faster if it has units for it (AMX, AVX512-BF16)
-            and slower if not.
         encoder: how the encoder is loaded: lengths, prompts, separator and device.
     """
 
@@ -179,12 +185,6 @@ class TrainingOptions(Budget):
         "Prepare batches in this many processes. Default: up to 8 on a GPU, none on a CPU.",
         min=0,
         max=MOST_PROCESSES,
-    )
-    precision: str = option(
-        "auto",
-        "Compute in float32, bfloat16 or float16. Default: bfloat16 or float16 on a GPU, float32 "
-        "on a CPU.",
-        choices=PRECISIONS,
     )
     report_to: str = option(
         "none",

@@ -64,6 +64,7 @@ def budgeted(
         batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
         warmup=recipe.warmup,
+        precision=recipe.precision,
         held_out=recipe.held_out,
         most_held_out=recipe.most_held_out,
         select_epochs=recipe.select_epochs or 1.0,
