@@ -123,7 +123,7 @@ def _is_plain(hint: Any) -> bool:
 def check_options(options: DataclassInstance) -> None:
     """Check the limits of every field of :func:`option`, and the type of every field.
 
-    A type that only the reader of a field can judge, such as names of measures, is left to it.
+    A field whose type only its reader can judge, such as names of measures, is not checked here.
 
     Raises:
         InputError: For the first wrong value; says which are right.
