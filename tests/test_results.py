@@ -467,6 +467,29 @@ def test_the_times_of_a_first_answer_are_in_a_results_file():
     assert f"first line after {span(first_lines, 1)} seconds" in text
 
 
+def test_first_answers_on_a_slower_processor_are_in_a_results_file():
+    results = results_of("first_answer_epyc")
+    text = section("first_answer_epyc")
+    [page] = results["page_seconds"]["first"]
+    assert f"after {page['bm25'][0]:.1f} seconds" in text
+    assert f"the fusion's after {page['hybrid:minilm'][0]:.0f}." in text
+    [steps] = [run["steps"] for run in results["starts"]["first"]]
+    assert f"Encoding takes {steps['index and encode'][1]:.0f} seconds of the processor" in text
+
+
+def test_batched_cluster_gradients_are_compared_with_those_before():
+    minilm = results_of("idro_before")["shapes"]["minilm"]
+    text = section("idro_before")
+    launches = minilm["launches"]
+    now = launches["now"]["one_backward_adds"]
+    before = launches["before"]["one_backward_adds"]
+    assert f"add {now} kernels to a step" in text
+    assert f"added {before:,}." in text
+    ratios = {when: minilm["to_erm"][when]["median"] for when in ("now", "before")}
+    assert ratios["now"] < ratios["before"]
+    assert "takes {now:.2f} times the time of ERM, and took {before:.2f}".format(**ratios) in text
+
+
 def test_the_figures_of_resampling_are_in_a_results_file():
     results = results_of("resample")
     text = section("resample")
