@@ -145,7 +145,7 @@ def estimate(
 
 
 def _precision(model: COCODR, training: PlannedTraining) -> str:
-    """Return what a training computes in."""
+    """Return the precision in which a training computes."""
     if isinstance(training.options, TrainingOptions):
         return training_precision(model.device, training.options.precision)
     return "float32"
@@ -160,7 +160,7 @@ def probe(model: COCODR, documents: Documents, precision: str = "float32") -> fl
     Args:
         model: the encoder.
         documents: the corpus.
-        precision: what the encoder computes in, by its name in torch.
+        precision: the precision in which the encoder computes, by its name in torch.
     """
     texts = _texts(model, documents, PROBE)
     autocast = torch.autocast(

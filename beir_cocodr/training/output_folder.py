@@ -58,15 +58,15 @@ def training_plan(
 
 
 def training_precision(device: torch.device, asked: str = "auto") -> str:
-    """Return what training computes in.
+    """Return the precision in which a training computes.
 
     Args:
         device: of the model.
         asked: one of :data:`~beir_cocodr.training.shared_options.PRECISIONS`. "auto" means bfloat16
-            on GPUs that have it, float16 on others, and float32 on a CPU.
+            on GPUs that have it, float16 on other GPUs, and float32 on a CPU.
 
     Raises:
-        InputError: The device cannot compute in what is asked for.
+        InputError: The device does not support the precision that is asked for.
     """
     on_gpu = device.type == "cuda"
     has_bfloat16 = not on_gpu or torch.cuda.is_bf16_supported(including_emulation=False)

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Options)
 #: Services that can log a training, each with the package that it needs.
 REPORTS = {"wandb": "wandb", "tensorboard": "tensorboard", "trackio": "trackio"}
 
-#: What a training can compute in; "auto" is left to the device.
+#: The precisions of a training; "auto" leaves the choice to the device.
 PRECISIONS = ("auto", "float32", "bfloat16", "float16")
 
 #: Former name of an option to its present one; the command line and presets take both.
@@ -105,10 +105,10 @@ class Budget(Options):
         batch_size: examples of a step.
         learning_rate: peak of a linear schedule.
         warmup: share of the steps in which the rate rises, or from 1 on their number.
-        precision: what the model computes in, by PyTorch's autocast; its weights, and losses over a
-            batch, stay in float32. "auto" means bfloat16 on GPUs that have it, float16 on others,
-            and float32 on a CPU, where bfloat16 is faster if it has units for it (AMX, AVX512-BF16)
-            and slower if not.
+        precision: the precision in which the model computes, by PyTorch's autocast; its weights,
+            and losses over a batch, stay in float32. "auto" means bfloat16 on GPUs that have it,
+            float16 on other GPUs, and float32 on a CPU. There, bfloat16 is faster only if the CPU
+            has instructions for it (AMX, AVX512-BF16).
     """
 
     max_steps: int = option(

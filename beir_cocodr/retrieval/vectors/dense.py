@@ -129,8 +129,8 @@ class Dense:
             bfloat16 on a GPU.
 
     Attributes:
-        bf16: whether documents are encoded in bfloat16 on any device, for which the cache has to be
-            that of this backend; False.
+        bf16: whether documents are encoded in bfloat16 on any device, False by default; the cache
+            must be that of the same backend.
         pool: embeddings of the run, looked up before the corpus is encoded; None encodes it here.
         cache: vectors of earlier runs, to which those of this corpus are added; None keeps nothing.
         clock: the work of encoding the corpus; None before it begins.
@@ -221,7 +221,7 @@ class Dense:
 
     @property
     def backend(self) -> Backend:
-        """Return what documents are encoded in."""
+        """Return the precision in which documents are encoded."""
         shared_on_gpu = self.shared and self.model.device.type == "cuda"
         return "bf16" if self.bf16 or shared_on_gpu else "fp32"
 
