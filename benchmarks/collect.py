@@ -85,14 +85,18 @@ def limits_of(options: argparse.Namespace) -> Limits:
     )
 
 
-def available_encoders(names: Sequence[str], models: Path) -> list[Encoder]:
+def available_encoders(options: argparse.Namespace) -> list[Encoder]:
     """Load the encoders whose weights exist, and print which ones are left out."""
     encoders = []
-    for name in names:
+    for name in options.encoders:
         try:
-            encoders.append(load_encoder(name, models))
+            encoder = load_encoder(name, options.models)
         except InputError as error:
             report(str(error))
+            continue
+        if isinstance(encoder, Transformer):
+            encoder.bf16 = options.bf16
+        encoders.append(encoder)
     return encoders
 
 
@@ -245,6 +249,11 @@ def parse_options() -> argparse.Namespace:
         help="Also search by the hybrid encoder that fuse makes of each encoder.",
     )
     parser.add_argument(
+        "--bf16",
+        action="store_true",
+        help="Run transformers in bfloat16, which is faster on a processor with units for it.",
+    )
+    parser.add_argument(
         "--fast",
         action="store_true",
         help="Start without measuring how fast encoders are.",
@@ -266,7 +275,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     options = parse_options()
-    collect_all(available_encoders(options.encoders, options.models), options)
+    collect_all(available_encoders(options), options)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,9 @@ def tiny(monkeypatch, tiny_cosine):
 def options(work: Path, **changes: object) -> argparse.Namespace:
     limits = {"documents": 48, "characters": 10**6, "queries": 10, "samples": 32, "seed": 42}
     return argparse.Namespace(
-        **{"work": work, "fast": True, "sets": SETS, "fitted": False} | limits | changes
+        **{"work": work, "fast": True, "sets": SETS, "fitted": False, "bf16": False}
+        | limits
+        | changes
     )
 
 
@@ -244,6 +246,22 @@ def test_variants_are_those_of_the_host(tiny_cosine):
     np.testing.assert_allclose(cut["tokens-8"], short.query_vectors(texts).numpy(), atol=1e-5)
 
 
+def test_a_study_may_encode_in_bfloat16(tiny_cosine, tmp_path, monkeypatch):
+    def load(name: str, models: Path) -> Transformer:
+        return Transformer(name, str(tiny_cosine), Variants())
+
+    monkeypatch.setattr(collect, "load_encoder", load)
+    vectors = []
+    for bf16 in (False, True):
+        chosen = options(tmp_path, encoders=["tiny"], models=tmp_path, bf16=bf16)
+        [encoder] = collect.available_encoders(chosen)
+        vectors.append(encoder.encode(["a first text", "a second"], DOCUMENT)[""])
+    exact, rounded = vectors
+    assert exact.dtype == rounded.dtype == np.float32
+    assert not np.array_equal(exact, rounded)
+    np.testing.assert_allclose(rounded, exact, atol=0.02)
+
+
 def test_defects_do_what_their_names_say():
     rng = np.random.default_rng(0)
     vectors = Vectors(
@@ -307,7 +325,8 @@ def test_chinese_is_read_as_pairs_of_characters(tmp_path, collection, monkeypatc
 
 
 def test_an_encoder_without_weights_is_left_out_and_named(tmp_path, capsys):
-    assert collect.available_encoders(["glove"], tmp_path) == []
+    chosen = options(tmp_path, encoders=["glove"], models=tmp_path)
+    assert collect.available_encoders(chosen) == []
     assert f"glove: {tmp_path}" in capsys.readouterr().err
 
 

@@ -71,6 +71,7 @@ class Transformer:
 
     Attributes:
         model: The model.
+        bf16: Encode in bfloat16 by autocast; vectors are pooled in float32. Default: no.
     """
 
     similarity = "cosine"
@@ -87,6 +88,7 @@ class Transformer:
 
         self.name = name
         self.variants = variants
+        self.bf16 = False
         self.model: Any = load_encoder(model)
         self._transformer = self.model[0].auto_model.eval()
         self._query_prompt = self.model.text_format.query_prompt
@@ -139,7 +141,9 @@ class Transformer:
         """Return variant to the (n, d) unit vectors of a batch."""
         import torch
 
-        states = self._transformer(**batch, output_hidden_states=True).hidden_states
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            output = self._transformer(**batch, output_hidden_states=True)
+        states = [state.float() for state in output.hidden_states]
         mask = batch["attention_mask"][..., None]
         averaged = {"": states[-1]}
         for layer in self.variants.layers:
