@@ -23,12 +23,15 @@ from collecting.encoder_table import ENCODERS, load_encoder
 from collecting.encoders import DOCUMENT, Encoder, Transformer
 from collecting.parents import Limits, Parent, cut_parent, has_pools
 from collecting.query_sets import SETS, query_sets
-from collecting.searched import results_file
+from collecting.searched import pools_file, results_file
 from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
 
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.likelihood_reader import load_likelihood_reader
+from beir_cocodr.evaluation.label_free.pooled_relevance import PoolReader
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 
 DOMAINS = ("stdlib", "numpy", "pandas", "torch", "scipy", "sklearn")
 
@@ -44,12 +47,14 @@ class Task:
         parent: The collection.
         encoders: The encoders.
         fitted: The encoders whose fitted hybrid encoders have not searched it yet.
+        is_read: True if a language model has read what systems rank first, or is not asked to.
         texts: The texts that each encodes, or that BM25 alone reads.
     """
 
     parent: Parent
     encoders: list[Encoder]
     fitted: list[Transformer]
+    is_read: bool
     texts: list[str]
 
     @property
@@ -100,6 +105,16 @@ def available_encoders(options: argparse.Namespace) -> list[Encoder]:
     return encoders
 
 
+def load_reader(options: argparse.Namespace) -> PoolReader | None:
+    """Load the language model that reads what systems rank first, if one is named."""
+    if not options.reader:
+        return None
+    reader = load_likelihood_reader(QuestionOptions(options.reader), bf16=options.bf16)
+    if reader is None:
+        raise InputError(f"--reader {options.reader}: name a causal language model, as hf:MODEL")
+    return reader
+
+
 def plan(
     name: str,
     source: str,
@@ -123,7 +138,9 @@ def plan(
         can_fit = options.fitted and isinstance(encoder, Transformer)
         if can_fit and not results_file(options.work, name, f"{encoder.name}-fitted").is_file():
             fitted.append(encoder)
-    if not pending and not fitted and results_file(options.work, name, "bm25").is_file():
+    is_read = not options.reader or pools_file(options.work, name).is_file()
+    has_bm25 = results_file(options.work, name, "bm25").is_file()
+    if has_bm25 and is_read and not (pending or fitted):
         return None
     documents = parent.load().documents
     texts = list(map(TextFormat().document, documents.values()))
@@ -131,7 +148,7 @@ def plan(
         if queries.name in options.sets:
             texts += queries.texts
             texts += map(TextFormat().document, queries.changed)
-    return Task(parent, pending, fitted, texts)
+    return Task(parent, pending, fitted, is_read, texts)
 
 
 def report_cost(tasks: Iterable[Task]) -> None:
@@ -159,7 +176,7 @@ def report_cost(tasks: Iterable[Task]) -> None:
     report(f"all encoders: {total:.1f} hours of encoding; what is encoded already costs nothing")
 
 
-def collect(task: Task, options: argparse.Namespace) -> None:
+def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None = None) -> None:
     """Search one collection by all encoders that have no results on it yet."""
     limits = limits_of(options)
     name = task.parent.name
@@ -176,6 +193,10 @@ def collect(task: Task, options: argparse.Namespace) -> None:
             start = time.perf_counter()
             searches.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
+        if reader is not None and not task.is_read:
+            start = time.perf_counter()
+            searches.read_pools(reader, options.encoders[0])
+            report(f"{name}, read by {options.reader}: {time.perf_counter() - start:.0f} seconds")
         for encoder in task.fitted:
             start = time.perf_counter()
             searches.search_fitted(encoder)
@@ -184,6 +205,7 @@ def collect(task: Task, options: argparse.Namespace) -> None:
 
 def collect_all(encoders: Sequence[Encoder], options: argparse.Namespace) -> None:
     """Plan all searches, print their cost, and search."""
+    reader = load_reader(options)
     tasks = []
     for name, source in sources(options).items():
         try:
@@ -196,7 +218,7 @@ def collect_all(encoders: Sequence[Encoder], options: argparse.Namespace) -> Non
     if not options.fast:
         report_cost(tasks)
     for task in tasks:
-        collect(task, options)
+        collect(task, options, reader)
 
 
 def add_choices(parser: argparse.ArgumentParser) -> None:
@@ -242,6 +264,11 @@ def parse_options() -> argparse.Namespace:
         default=Path("models"),
         metavar="DIR",
         help="Read the weights of encoders from this folder. Default: models.",
+    )
+    parser.add_argument(
+        "--reader",
+        metavar="hf:MODEL",
+        help="Also let this causal language model read what BM25 and the first encoder rank first.",
     )
     parser.add_argument(
         "--fitted",

@@ -8,7 +8,7 @@ thread, and excludes encoding the query.
 
 The script writes ``benchmarks/results/gains.json`` and the tables of ``docs/adaptation.md``:
 
-    OMP_NUM_THREADS=1 python benchmarks/gains.py --work DIR --cells DIR [--whole DIR] [--pooled DIR]
+    OMP_NUM_THREADS=1 python benchmarks/gains.py --work DIR --cells DIR [--whole DIR]
 """
 
 from __future__ import annotations
@@ -282,13 +282,6 @@ def parse_options() -> argparse.Namespace:
         help="Also measure MiniLM on the whole collections in this folder, which is laid out as "
         "--work is.",
     )
-    parser.add_argument(
-        "--pooled",
-        type=Path,
-        metavar="DIR",
-        help="Also measure MiniLM's vectors of whole documents, which lie in a folder for each way "
-        "of chunk pooling, laid out as --work is.",
-    )
     return parser.parse_args()
 
 
@@ -306,15 +299,8 @@ def main() -> None:
     for parent in read_parents(options.whole) if options.whole else ():
         subject = Subject(parent, "minilm", options.whole)
         whole[parent.name] = measure_cell(subject, modules, options.cells / "whole")
-    pooled: dict[str, dict[str, Any]] = {}
-    for folder in sorted(options.pooled.iterdir()) if options.pooled else ():
-        pooled[folder.name] = {}
-        for parent in read_parents(folder):
-            subject = Subject(parent, "minilm", folder)
-            cell = measure_cell(subject, modules, options.cells / folder.name)
-            pooled[folder.name][parent.name] = cell
     estimates = estimated_gains(options.work, options.cells)
-    results = origin(threads=torch.get_num_threads()) | summarize(cells, whole, pooled, estimates)
+    results = origin(threads=torch.get_num_threads()) | summarize(cells, whole, estimates)
     write_results(options.results, results)
     for name, marks in MARKS.items():
         if options.results == results_file("gains"):

@@ -102,7 +102,6 @@ Cells = Mapping[str, Mapping[str, Any]]
 def summarize(
     cells: Mapping[str, Cells],
     whole: Cells,
-    pooled: Mapping[str, Cells],
     estimates: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """Return all figures.
@@ -110,7 +109,6 @@ def summarize(
     Args:
         cells: Encoder to collection to what was measured.
         whole: Collection to what was measured on all of its documents.
-        pooled: Way of chunk pooling to collection to what was measured with it.
         estimates: Encoder to collection to the estimated lead of the fusion over the encoder.
     """
     encoders = {}
@@ -125,12 +123,6 @@ def summarize(
             "query_ms": _mean_times(of_encoder),
             "bytes_per_document": _largest_sizes(of_encoder),
         }
-    by_pooling: dict[str, dict[str, Any]] = {}
-    for way, of_way in pooled.items():
-        for name, cell in of_way.items():
-            first = cells["minilm"][name]["per_query"]
-            by_pooling.setdefault(name, {})["first"] = _means(first)
-            by_pooling[name][way] = _means(cell["per_query"])
     of_whole = {}
     for name, cell in whole.items():
         scores = {label: np.array(values) for label, values in cell["per_query"].items()}
@@ -140,7 +132,7 @@ def summarize(
             "means": _means(cell["per_query"]),
             "tests against hybrid": _tests({name: scores}, HYBRID),
         }
-    return {"encoders": encoders, "whole": of_whole, "chunk pooling": by_pooling}
+    return {"encoders": encoders, "whole": of_whole}
 
 
 def _means(per_query: Mapping[str, Sequence[float]]) -> dict[str, float]:

@@ -50,6 +50,7 @@ def collect_pairs(
     from beir_cocodr.evaluation.label_free.evidence import Gatherer
     from beir_cocodr.evaluation.label_free.likeness import collection_figures
     from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+    from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
     from beir_cocodr.evaluation.measures import parse_measures, score_queries
     from beir_cocodr.models.spec import SearchOptions, ways_to_use
     from beir_cocodr.retrieval.resources import Resources
@@ -60,8 +61,8 @@ def collect_pairs(
     queries = {query: collection.queries[query] for query in collection.qrels}
     with Resources.temporary(documents, SearchOptions()) as resources:
         gatherer = Gatherer(resources, models, samples=samples, seed=seed)
-        with_queries = gatherer.gather(queries)
-        alone = gatherer.gather({})
+        with_queries = mark_weak_encoders(gatherer.gather(queries), gatherer.encoders)
+        alone = mark_weak_encoders(gatherer.gather({}), gatherer.encoders)
     [measure] = parse_measures("nDCG@10")
     scores = {}
     for model in models:

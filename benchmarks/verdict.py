@@ -54,7 +54,19 @@ from fitting.summaries import (
 from harness.page import Marks, markdown_table
 from harness.script import add_work, option_parser, origin, settings_of, write_results
 
-from beir_cocodr.evaluation.label_free.verdict import CALIBRATION_FILE, GIVEN_QUERIES
+from beir_cocodr.evaluation.label_free.verdict import (
+    CALIBRATION_FILE,
+    CORPUS_ALONE,
+    GIVEN_QUERIES,
+    READ_QUERIES,
+)
+
+#: What is given, in the headers of tables.
+SHORT = {
+    GIVEN_QUERIES: "queries",
+    READ_QUERIES: "and a language model",
+    CORPUS_ALONE: "corpus alone",
+}
 
 #: Around the table of aims on docs/results.md.
 AIM_MARKS = Marks("<!-- aims -->", "<!-- end of aims -->")
@@ -95,7 +107,7 @@ class Study:
     """The collections of one regime.
 
     Attributes:
-        regime: "given queries" or "corpus alone".
+        regime: "given queries", "given queries and a language model" or "corpus alone".
         collections: All collections that take part in the fit.
         unseen: Names of collections that were not looked at while the model was chosen.
     """
@@ -152,7 +164,7 @@ class Study:
     def _judge_seen(self) -> Summary:
         """Return what the same evidence gives if the judged families are fitted, too."""
         caution = CAUTION[self.regime]
-        counted = [with_features(pairs, FEATURES) for pairs in self._counted()]
+        counted = [with_features(pairs, FEATURES[self.regime]) for pairs in self._counted()]
         return summarize(leave_nothing_out(self.fitted, counted, caution))
 
     def _counted(self) -> list[LabelledPairs]:
@@ -310,7 +322,10 @@ def aims_table(results: Mapping[str, Any]) -> str:
         for aim in aims:
             row += [_measured(aim), "yes" if aim["met"] else "no"]
         rows.append(row)
-    return markdown_table(["", "aim", "with queries", "met?", "corpus alone", "met?"], rows)
+    header = ["", "aim"]
+    for name in SHORT.values():
+        header += [name, "met?"]
+    return markdown_table(header, rows)
 
 
 def _wanted(aim: Mapping[str, Any]) -> str:
@@ -334,7 +349,7 @@ def documented(results: Mapping[str, Any]) -> str:
         rows.append([aims[0]["name"], wanted, *map(_marked, aims)])
     return "\n\n".join(
         [
-            markdown_table(["", "aim", *REGIMES], rows),
+            markdown_table(["", "aim", *SHORT.values()], rows),
             _documented_kinds(results[GIVEN_QUERIES]["by kind of collection"]),
         ]
     )

@@ -8,7 +8,7 @@ collections that it is judged on, as a stranger's encoder is. Compared are
   encoder's pairs on a collection weigh together like those of another encoder;
 - how kinds are named: by the use of an encoder alone; with a kind of their own for static word
   vectors; or with a kind of their own for encoders that are much worse than BM25 on crops and
-  titles, which any corpus shows without labels;
+  titles, as the package does;
 - the differences of pairs as they are, or made consistent: one score for each system, by weighted
   least squares, so that the pairs of a collection share their evidence.
 
@@ -36,7 +36,9 @@ from harness.page import markdown_table
 from harness.script import add_work, option_parser, origin, settings_of, write_results
 
 from beir_cocodr.evaluation.label_free.estimators import MADE
+from beir_cocodr.evaluation.label_free.evidence import WEAK
 from beir_cocodr.evaluation.label_free.verdict import GIVEN_QUERIES
+from beir_cocodr.evaluation.label_free.weak_encoders import FAR_BEHIND
 from beir_cocodr.models.spec import BM25
 
 MINILM = "minilm"
@@ -44,9 +46,6 @@ STATIC = "glove"
 
 #: The encoders that were searched on enough collections for a table of the documentation.
 DOCUMENTED = (MINILM, STATIC)
-
-#: An encoder that is behind BM25 by more than this on crops and titles is weak.
-WEAK = 0.15
 
 #: Names of fits to the encoders whose systems they see; all where there are none.
 FITS: dict[str, frozenset[str]] = {
@@ -76,7 +75,7 @@ def weak_encoders(collection: JudgedCollection) -> frozenset[str]:
     weak = set()
     for (a, b), features in zip(pairs.models, pairs.features, strict=True):
         is_alone = systems[b].use == "dense"
-        if a == BM25 and is_alone and features.get(MADE, 0.0) < -WEAK:
+        if a == BM25 and is_alone and features.get(MADE, 0.0) < -FAR_BEHIND:
             weak.add(systems[b].encoder)
     return frozenset(weak)
 
@@ -137,11 +136,14 @@ def _renamed(
     pairs: LabelledPairs,
     apart: frozenset[str],
 ) -> LabelledPairs:
-    """Return pairs in which the systems of some encoders have kinds of their own."""
+    """Return pairs in which the systems of these encoders alone have kinds of their own."""
     systems = collection.searched.systems
 
     def kind_of(model: str, kind: str | None) -> str | None:
-        return f"other {kind}" if systems[model].encoder in apart else kind
+        if kind is None:
+            return None
+        use = kind.removeprefix(WEAK)
+        return f"other {use}" if systems[model].encoder in apart else use
 
     kinds = []
     for (a, b), (kind_a, kind_b) in zip(pairs.models, pairs.kinds, strict=True):

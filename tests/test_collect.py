@@ -26,10 +26,13 @@ from collecting.query_sets import (
 )
 from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
-from collecting.systems import DERIVED, System, Vectors, quantize, unit
+from collecting.systems import DERIVED, READ_USES, System, Vectors, quantize, unit
 
 from beir_cocodr.data.collection import load_collection
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.pooled_relevance import read_pools
+from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.resources import Resources
@@ -60,7 +63,7 @@ def tiny(monkeypatch, tiny_cosine):
 def options(work: Path, **changes: object) -> argparse.Namespace:
     limits = {"documents": 48, "characters": 10**6, "queries": 10, "samples": 32, "seed": 42}
     return argparse.Namespace(
-        **{"work": work, "fast": True, "sets": SETS, "fitted": False, "bf16": False}
+        **{"work": work, "fast": True, "sets": SETS, "fitted": False, "bf16": False, "reader": None}
         | limits
         | changes
     )
@@ -81,8 +84,8 @@ def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_pa
         models = [use + str(tiny_cosine) for use in USES]
         gatherer = Gatherer(resources, models, samples=LIMITS.samples)
         queries = {query: cut.queries[query] for query in cut.qrels}
-        with_queries = gatherer.gather(queries)
-        alone = gatherer.gather({})
+        with_queries = mark_weak_encoders(gatherer.gather(queries), gatherer.encoders)
+        alone = mark_weak_encoders(gatherer.gather({}), gatherer.encoders)
     pairs = [("bm25", "bm25")]
     pairs += [(use + "tiny", use + str(tiny_cosine)) for use in USES]
     for ours, theirs in ((searched.with_queries, with_queries), (searched.alone, alone)):
@@ -94,6 +97,32 @@ def test_searches_are_those_of_the_package(collection, tiny, tiny_cosine, tmp_pa
             np.testing.assert_allclose(ours.crops[name], theirs.crops[model])
             np.testing.assert_allclose(ours.generated[name], theirs.generated[model])
             assert ours.kinds[name] == theirs.kinds[model]
+
+
+def test_a_language_model_reads_what_systems_rank_first(collection, tiny, tiny_gpt2, tmp_path):
+    chosen = options(tmp_path, encoders=["tiny"], reader=f"hf:{tiny_gpt2}")
+    task = collect.plan("some", str(collection), [tiny], chosen)
+    reader = collect.load_reader(chosen)
+    collect.collect(task, chosen, reader)
+    [searched] = load_searched(tmp_path)
+    pooled = searched.with_queries.pooled
+    assert searched.alone.pooled is None
+    queries = searched.query_sets["queries"]
+    lists = [
+        searched.ranked(name, "queries").rows
+        for name in ("bm25", *(use + "tiny" for use in READ_USES))
+    ]
+    documents = searched.parent.load().documents
+    expected = read_pools(reader, queries.texts, lists, documents)
+    np.testing.assert_array_equal(pooled.rows, expected.rows)
+    np.testing.assert_allclose(pooled.scores, expected.scores, rtol=1e-5)
+    assert collect.plan("some", str(collection), [tiny], chosen) is None
+
+
+def test_a_reader_has_to_be_a_causal_language_model(tiny_t5, tmp_path):
+    assert collect.load_reader(options(tmp_path)) is None
+    with pytest.raises(InputError, match="name a causal language model"):
+        collect.load_reader(options(tmp_path, reader=f"hf:{tiny_t5}"))
 
 
 def test_a_killed_run_resumes_to_the_same_bytes(collection, tiny, tmp_path, monkeypatch):

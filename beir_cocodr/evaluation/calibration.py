@@ -147,7 +147,8 @@ class DifferenceModel:
     the distance d from those of the fit, the variance of the prior is multiplied by
     1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's. Where
     real queries lose l > ``usual_loss`` words, features of queries that were made of documents are
-    doubted: the variance of ε is also multiplied by 1 + ``doubt`` (l - ``usual_loss``)².
+    doubted, all but the ``undoubted``: the variance of ε is also multiplied by
+    1 + ``doubt`` (l - ``usual_loss``)².
 
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
@@ -164,6 +165,7 @@ class DifferenceModel:
             out of the fit need it.
         doubt: How fast the noise of features grows with the words that real queries lose.
         usual_loss: The words that real queries lose without raising doubt.
+        undoubted: Features that look at real queries, and are not doubted where these lose words.
     """
 
     slopes: dict[str, float]
@@ -176,6 +178,7 @@ class DifferenceModel:
     quantile: float
     doubt: float = 0.0
     usual_loss: float = 0.0
+    undoubted: list[str] = field(default_factory=list)
 
     def knows(self, kind: str) -> bool:
         """Return true if models of a kind took part in the fit."""
@@ -254,8 +257,9 @@ class DifferenceModel:
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
         measured_noise = np.array(self.noise)[np.ix_(rows, rows)]
-        noise = measured_noise + np.diag(unsure)
-        noise = self.doubtfulness(pair.lost_words) * noise
+        doubt = self.doubtfulness(pair.lost_words)
+        factors = np.sqrt([1.0 if name in self.undoubted else doubt for name in names])
+        noise = np.outer(factors, factors) * (measured_noise + np.diag(unsure))
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)
         of_prior = prior.deviation**2 * np.outer(slopes, slopes)
@@ -314,7 +318,8 @@ class Calibration(Record):
             ``large_decided``, ``equal`` (within the margin), ``equal_decided``. Each collection
             was judged by a model that was fitted without its family.
         date: The day of the fit.
-        models: "given queries" for collections with queries, "corpus alone" for those without.
+        models: "given queries" for collections with queries, "given queries and a language model"
+            if one reads what is found for them, and "corpus alone" for collections without.
         margin: The largest difference that counts as none.
         figures: Figure of a collection to its spread over the calibration, see
             :func:`~beir_cocodr.evaluation.label_free.likeness.compare_figures`.

@@ -8,6 +8,7 @@ from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import MOST_QUERIES, decide, load_calibration
+from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.results import Interval, PairVerdict
 from beir_cocodr.models.spec import BM25_WEIGHT, HYBRID, FuseOptions, ModelSpec, SearchOptions
 from beir_cocodr.retrieval.resolve import Model, resolve_model
@@ -100,7 +101,8 @@ def choose_weight(
             collection=collection,
         )
         asked = spaced(collection.queries, MOST_QUERIES)
-        evidence = gatherer.gather({query: collection.queries[query] for query in asked})
+        seen = gatherer.gather({query: collection.queries[query] for query in asked})
+        evidence = mark_weak_encoders(seen, gatherer.encoders)
         figures = collection_figures(collection.documents, evidence)
         likeness = compare_figures(figures, calibration.figures)
         corpus = collection.documents.content_hash

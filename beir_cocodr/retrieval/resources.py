@@ -177,9 +177,19 @@ class Resources:
         spec = self.spec(model)
         if spec.first:
             spec = self.spec(spec.first)
+        if self.encoder_of(spec) is not None:
+            self.dense(spec).encode_queries(texts)
+
+    def encoder_of(self, model: str | ModelSpec) -> str | None:
+        """Return what tells a model's encoder apart, alone or in a fusion.
+
+        A model whose encoder is not loaded as sentence-transformers loads it has none.
+        """
+        spec = self.spec(model)
         has_own_methods = spec.loaded is not None and not _encodes_as_host(spec.loaded)
         if (spec.kind == "dense" or spec.kind in FUSIONS) and not has_own_methods:
-            self.dense(spec).encode_queries(texts)
+            return _encoder_key(spec)
+        return None
 
     def check_stores_used(self) -> None:
         """Check, after all rankers are made, that each store belongs to one of their encoders.

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free import estimators
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
 from beir_cocodr.evaluation.label_free.evidence import (
     ASKED,
     LIST_DEPTH,
@@ -29,7 +30,9 @@ from beir_cocodr.evaluation.label_free.evidence import (
     held_words,
 )
 from beir_cocodr.evaluation.label_free.margins import margins
+from beir_cocodr.evaluation.label_free.pooled_relevance import PooledScores
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
+from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.io import atomic_path
 from beir_cocodr.models.spec import BM25
 from collecting.parents import Facts, Limits, Parent, folder_name, read_parents
@@ -107,6 +110,36 @@ def write_results(file: Path, results: dict[tuple[str, str], Ranked]) -> None:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
+def pools_file(work: Path, name: str) -> Path:
+    """Return the file of what a language model says of a collection's pooled documents."""
+    return results_file(work / "pools", name, LIKELIHOOD)
+
+
+def write_pooled(file: Path, pooled: PooledScores) -> None:
+    """Write what a language model says, in one step."""
+    file.parent.mkdir(
+        parents=True,
+        exist_ok=True,
+    )
+    with atomic_path(file) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(
+            stream,
+            queries=pooled.queries.astype(np.int32),
+            rows=pooled.rows.astype(np.int32),
+            scores=pooled.scores.astype(np.float32),
+        )
+
+
+def read_pooled(file: Path) -> PooledScores:
+    """Read what a language model says."""
+    with np.load(file) as content:
+        return PooledScores(
+            content["queries"].astype(np.int64),
+            content["rows"].astype(np.int64),
+            content["scores"].astype(np.float64),
+        )
+
+
 def _padded(values: npt.NDArray[np.generic], empty: int) -> npt.NDArray[np.generic]:
     missing = LIST_DEPTH - values.shape[1]
     if missing <= 0:
@@ -147,6 +180,7 @@ class Searched:
         self.query_sets: dict[str, QuerySet] = query_sets(parent, Limits())
         self.systems: dict[str, System] = {}
         self._results: dict[str, Results] = {}
+        self._work = work
         for file in files:
             results = Results(file)
             for name in results.systems:
@@ -208,7 +242,7 @@ class Searched:
 
     def _evidence(self, queries: str) -> Evidence:
         asked = self.query_sets[queries]
-        return Evidence(
+        evidence = Evidence(
             crops=self.ndcg(CROPS),
             generated=self.ndcg(GENERATED),
             lists={name: self.ranked(name, queries).rows for name in self.systems},
@@ -223,7 +257,23 @@ class Searched:
             held_words={BM25: self.words_of_best(queries)},
             margins=self._margins(with_asked=queries == QUERIES),
             cut_words=self.words_of_best(MATCHED if MATCHED in self.query_sets else CROPS),
+            pooled=self._pooled if queries == QUERIES else None,
         )
+        return mark_weak_encoders(evidence, self._encoders())
+
+    def _encoders(self) -> dict[str, str | None]:
+        """Return system to its encoder, with its defect; None for BM25."""
+        encoders: dict[str, str | None] = {}
+        for name, system in self.systems.items():
+            parts = [part for part in (system.encoder, system.defect) if part]
+            encoders[name] = "/".join(parts) or None
+        return encoders
+
+    @cached_property
+    def _pooled(self) -> PooledScores | None:
+        """Return what a language model says of the best documents, if one has read them."""
+        file = pools_file(self._work, self.name)
+        return read_pooled(file) if file.is_file() else None
 
     def words_of_best(self, queries: str) -> float:
         """Return the mean share of a query's words that BM25's three best documents hold."""

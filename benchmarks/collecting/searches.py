@@ -17,16 +17,25 @@ from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH
+from beir_cocodr.evaluation.label_free.pooled_relevance import PoolReader, read_pools
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from collecting.encoder_table import ENCODERS
 from collecting.encoders import DOCUMENT, QUERY, Encoder, Transformer, VectorFolder
 from collecting.parents import Limits, Parent, folder_name
 from collecting.query_sets import QUERIES, SETS, query_sets
-from collecting.searched import Ranked, results_file, write_results
+from collecting.searched import (
+    Ranked,
+    Results,
+    pools_file,
+    results_file,
+    write_pooled,
+    write_results,
+)
 from collecting.systems import (
     DEFECT_USES,
     DERIVED,
+    READ_USES,
     HeldBM25,
     System,
     Vectors,
@@ -143,6 +152,24 @@ class CollectionSearch:
                 rankers[corpus.label] = ranker(system, dense, corpus.bm25)
             results[system.name, name] = self._ranked(name, rankers[corpus.label])
         write_results(file, results)
+
+    def read_pools(self, reader: PoolReader, encoder: str) -> None:
+        """Let a language model score what BM25 and an encoder's systems rank first, unless it has.
+
+        Args:
+            reader: The language model.
+            encoder: The name of the encoder.
+        """
+        file = pools_file(self.work, self.parent.name)
+        if file.is_file():
+            return
+        results = Results(results_file(self.work, self.parent.name, encoder))
+        bm25 = Results(results_file(self.work, self.parent.name, "bm25"))
+        rankings = [bm25.ranked("bm25", QUERIES).rows]
+        for use in READ_USES:
+            rankings.append(results.ranked(use + encoder, QUERIES).rows)
+        texts = self.sets[QUERIES].texts
+        write_pooled(file, read_pools(reader, texts, rankings, self.collection.documents))
 
     def _vector_folder(self, encoder: Encoder) -> VectorFolder:
         folders = self.work / "vectors" / folder_name(self.parent.name)

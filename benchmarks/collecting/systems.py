@@ -28,6 +28,9 @@ USES = ("", "hybrid@0.2:", "hybrid@0.3:", "hybrid@0.5:", "hybrid@1:", "rrf:", "r
 USES += ("feedback@0.5:",)
 DEFECT_USES = ("", "hybrid@0.5:")
 
+#: The uses of an encoder whose best documents a language model reads.
+READ_USES = ("", "hybrid@0.5:", "rm3@0.5:", "feedback@0.5:")
+
 #: How a sparse encoder is used.
 SPLADE = "splade:"
 

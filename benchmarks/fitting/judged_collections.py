@@ -9,23 +9,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collecting.searched import Searched
 
-from beir_cocodr.evaluation.label_free.estimators import CROPS, MADE, TITLES
+from beir_cocodr.evaluation.label_free.estimators import CROPS, LIKELIHOOD, MADE, TITLES
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.likeness import figures_of
-from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+from beir_cocodr.evaluation.label_free.verdict import (
+    CORPUS_ALONE,
+    GIVEN_QUERIES,
+    READ_QUERIES,
+)
 from fitting.labelled_pairs import LabelledPairs, pairs_of
 
-REGIMES = (GIVEN_QUERIES, CORPUS_ALONE)
+REGIMES = (GIVEN_QUERIES, READ_QUERIES, CORPUS_ALONE)
 
-#: The features of the calibration.
-FEATURES = (MADE,)
+#: The features of the calibration's models.
+FEATURES = {
+    GIVEN_QUERIES: (MADE,),
+    READ_QUERIES: (MADE, LIKELIHOOD),
+    CORPUS_ALONE: (MADE,),
+}
 
 #: Evidence to the features that it gives; the fits without some show what each adds.
 EVIDENCE: dict[str, tuple[str, ...]] = {
     "what usually wins alone": (),
     "crops": (CROPS,),
     "titles": (TITLES,),
+    "query likelihood": (LIKELIHOOD,),
     "crops and titles at the margins of real queries": (MADE,),
+    "these and query likelihood": (MADE, LIKELIHOOD),
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.
@@ -70,7 +80,8 @@ class JudgedCollection:
         damaged = is_defect_of(searched)
         pairs = {}
         defects = {}
-        for regime, evidence in zip(REGIMES, (searched.with_queries, searched.alone), strict=True):
+        for regime in REGIMES:
+            evidence = searched.alone if regime == CORPUS_ALONE else searched.with_queries
             pairs[regime] = _pairs(searched, evidence, undamaged)
             defects[regime] = _pairs(searched, evidence, damaged)
         return cls(searched, pairs, defects)
@@ -87,7 +98,7 @@ class JudgedCollection:
 
     def fitted(self, regime: str) -> LabelledPairs:
         """Return the pairs of the fit, with the features of the calibration."""
-        return with_features(self.pairs[regime], FEATURES)
+        return with_features(self.pairs[regime], FEATURES[regime])
 
     def counted(self, regime: str) -> LabelledPairs:
         """Return the pairs that are counted, with all features."""

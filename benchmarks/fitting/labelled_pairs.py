@@ -87,7 +87,7 @@ def pairs_of(
         name=name,
         family=family,
         models=pairs,
-        kinds=[(evidence.kinds[a], evidence.kinds[b]) for a, b in pairs],
+        kinds=[evidence.pair_kinds(a, b) for a, b in pairs],
         features=[features(evidence, a, b) for a, b in pairs],
         distances=np.array([rank_distance(lists[a], lists[b]).mean() for a, b in pairs]),
         differences=np.array([gap.mean() for gap in gaps]),

@@ -17,7 +17,12 @@ from beir_cocodr.evaluation.calibration import (
     kind_pair,
 )
 from beir_cocodr.evaluation.few_labels import NORMAL
-from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
+from beir_cocodr.evaluation.label_free.verdict import (
+    CORPUS_ALONE,
+    GIVEN_QUERIES,
+    READ_QUERIES,
+)
 from fitting.labelled_pairs import Floats, LabelledPairs
 
 # Families that count for what is common to all kinds, beside those of a pair of kinds.
@@ -36,7 +41,10 @@ _USUAL_LOSS = 0.22
 #: By what the noise of features is multiplied, because few families show how far they mislead.
 #: Without real queries nothing tells if people ask in the words of the documents, and leads on
 #: crops decide wrongly where they do not.
-CAUTION = {GIVEN_QUERIES: 1.5, CORPUS_ALONE: 10.0}
+CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 10.0}
+
+#: Features that look at real queries, and are not doubted where these lose words.
+UNDOUBTED = (LIKELIHOOD,)
 
 # The least widening with the distance of a collection; it is never 0.
 LEAST_WIDENING = 0.01
@@ -51,7 +59,7 @@ class _Rows:
         families: (n,) families.
         collections: (n,) names of collections.
         weights: (n,) weights: each family has 1, shared equally among its collections.
-        trusts: (n,) by what the noise of features is divided, see
+        trusts: (n, p) by what the noise of features is divided, see
             :meth:`~beir_cocodr.evaluation.calibration.DifferenceModel.doubtfulness`.
         differences: (n,) labelled differences in nDCG@10.
         scaled: (n,) the same in units of the scale.
@@ -104,9 +112,9 @@ def fit(
         residuals[chosen] -= means[kinds]
         surprises[chosen] -= expected[kinds]
     common = float(np.average(residuals**2, weights=rows.weights))
-    slopes = _slopes(residuals, surprises, rows.weights * rows.trusts)
+    slopes = _slopes(residuals, surprises, rows.weights[:, None] * rows.trusts)
     errors = surprises - residuals[:, None] * slopes
-    noise = caution * _noise(errors * np.sqrt(rows.trusts)[:, None], rows.weights)
+    noise = caution * _noise(errors * np.sqrt(rows.trusts), rows.weights)
     priors = {}
     for kinds, families in sizes.items():
         chosen = rows.kinds == kinds
@@ -131,6 +139,7 @@ def fit(
         quantile=quantile,
         doubt=_DOUBT,
         usual_loss=_USUAL_LOSS,
+        undoubted=[name for name in rows.names if name in UNDOUBTED],
     )
 
 
@@ -152,7 +161,7 @@ def _table(collections: Sequence[LabelledPairs]) -> _Rows:
         families=np.array([line.family for line in lines]),
         collections=np.array([line.collection for line in lines]),
         weights=np.array([line.weight for line in lines]),
-        trusts=np.array([_trust(line.lost_words) for line in lines]),
+        trusts=np.array([_trusts(line.lost_words, list(names)) for line in lines]),
         differences=np.array([line.difference for line in lines]),
         scaled=np.array([line.difference / line.scale for line in lines]),
         features=np.array([line.features for line in lines]).reshape(len(lines), len(names)),
@@ -196,10 +205,11 @@ def _line(
     )
 
 
-def _trust(lost_words: float) -> float:
+def _trusts(lost_words: float, names: Sequence[str]) -> list[float]:
     """Return by what the variance of features is divided to make collections comparable."""
     excess = max(0.0, lost_words - _USUAL_LOSS)
-    return 1 / (1 + _DOUBT * excess**2)
+    trust = 1 / (1 + _DOUBT * excess**2)
+    return [1.0 if name in UNDOUBTED else trust for name in names]
 
 
 def _equal_families(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> Floats:
@@ -239,12 +249,20 @@ def _slopes(residuals: Floats, surprises: Floats, weights: Floats) -> Floats:
     """Return the slopes of the features in the difference, by ridge regression towards 1.
 
     A feature is a lead in nDCG@10 on other queries, so that without data its slope is 1.
+
+    Args:
+        residuals: (n,) differences without what is expected of their kinds.
+        surprises: (n, p) features without what is expected of their kinds.
+        weights: (n, p) weights.
     """
     is_seen = ~np.isnan(surprises)
+    seen_weights = np.where(is_seen, weights, 0.0)
+    squared = residuals[:, None] ** 2
     products = residuals[:, None] * np.where(is_seen, surprises, 0.0)
-    squares = (weights * residuals**2) @ is_seen
-    ridge = _RIDGE * float(np.average(residuals**2, weights=weights)) * (weights @ is_seen)
-    slopes: Floats = (weights @ products + ridge) / (squares + ridge)
+    squares = (seen_weights * squared).sum(axis=0)
+    variances = (weights * squared).sum(axis=0) / weights.sum(axis=0)
+    ridge = _RIDGE * variances * seen_weights.sum(axis=0)
+    slopes: Floats = ((seen_weights * products).sum(axis=0) + ridge) / (squares + ridge)
     return slopes
 
 

@@ -10,6 +10,7 @@ from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.estimators import (
     ESTIMATORS,
     FEWEST_QUERIES,
+    LIKELIHOOD,
     PARTS,
     WITH_BM25,
     Estimator,
@@ -148,6 +149,30 @@ def _practised_generated(evidence: Evidence) -> dict[str, Collection[str]]:
     }
 
 
+class QueryLikelihood(Estimator):
+    """The relevance of what a model ranks first, as a language model sees it.
+
+    See :mod:`~beir_cocodr.evaluation.label_free.pooled_relevance`.
+    """
+
+    def is_available(self, evidence: Evidence) -> bool:
+        """Return true if a language model has read pooled documents."""
+        return evidence.pooled is not None
+
+    def scores(
+        self,
+        evidence: Evidence,
+        a: str,
+        b: str,
+    ) -> tuple[Doubles, Doubles]:
+        """Return the gains of both rankings, for the queries that both answer."""
+        pooled = evidence.pooled
+        assert pooled is not None
+        first, second = pooled.gains(evidence.lists[a], evidence.lists[b])
+        answered = evidence.answered_by([a, b])[pooled.queries]
+        return first[answered], second[answered]
+
+
 class AgreementWithBM25(Estimator):
     """The share of BM25's ten best documents that a model finds among its own.
 
@@ -269,7 +294,7 @@ def estimate_pair(
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
         is_unknown = known is not None and estimator.name not in counting
-        if is_unknown and estimator.name in evidence.further:
+        if is_unknown and (estimator.name in evidence.further or estimator.name == LIKELIHOOD):
             objection = objection or "the calibration was not fitted with it"
         estimates.append(_estimate(estimator.name, first, second, objection))
     return estimates

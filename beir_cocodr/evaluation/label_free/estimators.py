@@ -25,6 +25,7 @@ MATCHED = "matched crops"
 TITLES = "titles"
 WRITTEN = "written questions"
 MADE = "crops and titles"
+LIKELIHOOD = "query likelihood"
 WITH_BM25 = "agreement with BM25"
 WITH_FUSION = "agreement with the fusion"
 
@@ -128,6 +129,12 @@ ESTIMATORS: dict[str, EstimatorRow] = {
         build=f"{_ESTIMATES}:written_questions",
         help="How well a model finds the documents that a language model wrote questions about.",
         citation="dai2022promptagator",
+    ),
+    LIKELIHOOD: EstimatorRow(
+        build=f"{_ESTIMATES}:QueryLikelihood",
+        help="How relevant a model's first documents are to real queries, by how likely a language "
+        "model finds the query after them.",
+        citation="sachan2022upr",
     ),
     WITH_BM25: EstimatorRow(
         build=f"{_ESTIMATES}:AgreementWithBM25",

@@ -7,6 +7,7 @@ agree, and what they were trained on of the corpus.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -20,6 +21,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
 from beir_cocodr.evaluation.label_free.estimators import (
     CROPS,
+    FEWEST_QUERIES,
     GENERATED,
     MATCHED,
     TITLES,
@@ -28,12 +30,25 @@ from beir_cocodr.evaluation.label_free.estimators import (
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import HeldOutQueries, count_words
 from beir_cocodr.evaluation.label_free.margins import margins
+from beir_cocodr.evaluation.label_free.pooled_relevance import (
+    Known,
+    PooledScores,
+    PoolReader,
+    read_pools,
+)
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     DEPTH,
     PseudoQueries,
     lexical_queries,
     mean_words,
     share_of_words,
+)
+from beir_cocodr.evaluation.label_free.ranking_parts import (
+    best_rows,
+    numbered_queries,
+    part_of,
+    parts_of,
+    rank,
 )
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions, write_questions
 from beir_cocodr.evaluation.results import PseudoQueryFigures
@@ -53,6 +68,9 @@ from beir_cocodr.retrieval.resources import Resources
 
 #: The name of the collection's own queries among kinds of queries.
 ASKED = "queries"
+
+#: What the kinds of a weak encoder's uses begin with.
+WEAK = "weak "
 
 #: Documents of a ranking that are fused and written to a run.
 LIST_DEPTH = 100
@@ -113,6 +131,11 @@ class Evidence:
             margins of its rankings, see :func:`~beir_cocodr.evaluation.label_free.margins.margins`.
         cut_words: Mean share of the words of crops that BM25's three best documents hold; None
             without crops.
+        pooled: What a language model says of the documents that models rank first for real
+            queries; None without one.
+        encoders: Model to what tells its encoder apart; None where it has none.
+        weak: The models whose encoder is far behind BM25 on crops and titles, see
+            :mod:`~beir_cocodr.evaluation.label_free.weak_encoders`.
     """
 
     crops: dict[str, Doubles]
@@ -131,6 +154,24 @@ class Evidence:
     held_words: Mapping[str, float] = field(default_factory=dict)
     margins: Mapping[str, Mapping[str, Doubles]] = field(default_factory=dict)
     cut_words: float | None = None
+    pooled: PooledScores | None = None
+    encoders: Mapping[str, str | None] = field(default_factory=dict)
+    weak: frozenset[str] = frozenset()
+
+    def pair_kinds(self, a: str, b: str) -> tuple[str | None, str | None]:
+        """Return the kinds of a pair in the calibration.
+
+        The uses of one weak encoder, and BM25 beside them, have kinds of their own. Of two encoders
+        the weaker one may well be weak, which then says nothing new.
+        """
+        encoders = {self.encoders.get(a), self.encoders.get(b)} - {None}
+        if len(encoders) > 1:
+            return self.kinds[a], self.kinds[b]
+        return self._kind(a), self._kind(b)
+
+    def _kind(self, model: str) -> str | None:
+        kind = self.kinds[model]
+        return f"{WEAK}{kind}" if model in self.weak and kind is not None else kind
 
     @property
     def lost_words(self) -> float:
@@ -146,11 +187,16 @@ class Evidence:
 
     def lists_of(self, models: Sequence[str]) -> list[Ints]:
         """Return the list of each model for the agreement queries that all of them answer."""
+        shared = self.answered_by(models)
+        return [self.lists[model][shared] for model in models]
+
+    def answered_by(self, models: Sequence[str]) -> Bools:
+        """Return (Q,) true for the agreement queries that all models answer."""
         shared = np.ones(len(self.lists[models[0]]), bool)
         for model in models:
             if model in self.answered:
                 shared &= self.answered[model]
-        return [self.lists[model][shared] for model in models]
+        return shared
 
     def describe(self) -> dict[str, PseudoQueryFigures]:
         """Describe the pseudo-queries: counts, words taken verbatim, and BM25's nDCG@10."""
@@ -268,8 +314,15 @@ class Gatherer:
         folder = Path(mkdtemp(dir=resources.folder))
         real = {} if collection is None else collection.queries
         self._cut_corpora = (self._hold_out(folder), self._hold_out_further(folder, real))
+        self._questions = questions
+        self._known: Known = {}
         self._whole = self._make(folder, questions)
         self._pseudo: dict[str, _PseudoSearch] = {}
+
+    @property
+    def encoders(self) -> dict[str, str | None]:
+        """Return model to what tells its encoder apart; None where it has none."""
+        return {name: self.resources.encoder_of(name) for name in self._rankers}
 
     @property
     def generated(self) -> PseudoQueries:
@@ -371,7 +424,26 @@ class Gatherer:
             },
             margins=self._margins(rankings if real else {}),
             cut_words=self._cut_words(),
+            pooled=self._read_pools(list(asked.values()), list(lists.values())) if real else None,
         )
+
+    def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
+        """Let the language model, if there is a local one, read what models rank first.
+
+        From fewer than ten queries nothing is concluded. Nothing is read twice.
+        """
+        if len(queries) < FEWEST_QUERIES or self._reader is None:
+            return None
+        return read_pools(self._reader, queries, lists, self.documents, self._known)
+
+    @cached_property
+    def _reader(self) -> PoolReader | None:
+        if self._questions is None:
+            return None
+        # Imported here because a comparison without a language model must not pay for torch.
+        from beir_cocodr.evaluation.label_free.likelihood_reader import load_likelihood_reader
+
+        return load_likelihood_reader(self._questions, bf16=self.resources.options.bf16)
 
     def _ranker(self, name: str) -> Ranker:
         """Return the ranker of a model, or what a run has ranked."""
@@ -472,11 +544,11 @@ class Gatherer:
                 # Two kinds may have drawn the same title.
                 different = list(dict.fromkeys(texts))
                 self.resources.encode_queries(name, different)
-            wanted |= _numbered(self._whole)
-        ranking = _ranked(ranker, wanted, depth)
+            wanted |= numbered_queries(self._whole)
+        ranking = rank(ranker, wanted, depth)
         if is_first:
             self._pseudo[name] = self._score_pseudo(name, ranking, len(real))
-        return _part(ranking, list(real), 0)
+        return part_of(ranking, list(real), 0)
 
     def _score_pseudo(
         self,
@@ -491,15 +563,15 @@ class Gatherer:
             ranking: Its ranking, in which those of the whole corpus begin at ``start``.
             start: The number of real queries.
         """
-        over_corpus = _parts(ranking, self._whole, start)
+        over_corpus = parts_of(ranking, self._whole, start)
         scores = {}
         for kind, part in over_corpus.items():
             scores[kind] = self._whole[kind].score(part.rows)
         cut = {}
         for corpus in self._corpora_for(name):
             ranker = corpus.resources.ranker(name)
-            over_rest = _ranked(ranker, _numbered(corpus.queries), DEPTH)
-            for kind, part in _parts(over_rest, corpus.queries, 0).items():
+            over_rest = rank(ranker, numbered_queries(corpus.queries), DEPTH)
+            for kind, part in parts_of(over_rest, corpus.queries, 0).items():
                 scores[kind] = corpus.queries[kind].score(part.rows)
                 cut[kind] = part
         consistent = np.zeros(0, bool)
@@ -543,7 +615,12 @@ class Gatherer:
         return ProposedQueries(kind, texts, results)
 
     def _list(self, ranking: Ranking) -> Ints:
-        return _best_rows(ranking, self.documents, self.drop)
+        return best_rows(
+            ranking,
+            self.documents,
+            LIST_DEPTH,
+            drop_identical_ids=self.drop,
+        )
 
     def _kind(self, name: str, ranker: Ranker) -> str | None:
         """Return a model's kind in the calibration.
@@ -601,59 +678,3 @@ def held_words(
             if share is not None:
                 shares.append(share)
     return float(np.mean(shares)) if shares else 0.0
-
-
-def _numbered(sets: Mapping[str, PseudoQueries]) -> dict[str, str]:
-    """Return the queries of several kinds by ids that differ."""
-    numbered = {}
-    for kind, queries in sets.items():
-        for query, text in queries.queries.items():
-            numbered[f"{kind} {query}"] = text
-    return numbered
-
-
-def _parts(
-    ranking: Ranking,
-    sets: Mapping[str, PseudoQueries],
-    start: int,
-) -> dict[str, Ranking]:
-    """Return the ranking of each kind from the one of all queries, which begin at a number."""
-    parts = {}
-    for kind, queries in sets.items():
-        parts[kind] = _part(ranking, list(queries.queries), start)
-        start += len(queries.texts)
-    return parts
-
-
-def _part(
-    ranking: Ranking,
-    queries: list[str],
-    start: int,
-) -> Ranking:
-    rows = slice(start, start + len(queries))
-    return Ranking(queries, ranking.scores[rows], ranking.rows[rows])
-
-
-def _ranked(
-    ranker: Ranker,
-    queries: dict[str, str],
-    top_k: int,
-) -> Ranking:
-    if not queries:
-        no_rows = np.full((0, top_k), -1, np.int64)
-        return Ranking([], np.zeros((0, top_k), np.float32), no_rows)
-    return ranker.search(queries, top_k)
-
-
-def _best_rows(
-    ranking: Ranking,
-    documents: Documents,
-    drop_identical_ids: bool,
-) -> Ints:
-    """Return the (Q, 100) best rows, without the document that has the query's id if dropped."""
-    if not drop_identical_ids:
-        return ranking.rows[:, :LIST_DEPTH]
-    identical = ranking.rows == documents.rows(ranking.queries)[:, None]
-    rows = np.where(identical, -1, ranking.rows)
-    order = np.argsort(rows < 0, axis=1, kind="stable")  # the others move up
-    return np.take_along_axis(rows, order, axis=1)[:, :LIST_DEPTH]

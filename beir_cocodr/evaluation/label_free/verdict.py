@@ -34,6 +34,7 @@ from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
+from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, PRIOR, Interval
 from beir_cocodr.evaluation.runs import file_names, write_run
 from beir_cocodr.retrieval.ranking import Results
@@ -46,8 +47,10 @@ CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 SAME_KIND = "models of one kind"
 DIFFERENT_KINDS = "models of different kinds"
 
-#: The models of a calibration: for collections with queries, and for those without.
+#: The models of a calibration: for collections with queries, also if a language model reads what is
+#: found for them, and for collections without.
 GIVEN_QUERIES = "given queries"
+READ_QUERIES = "given queries and a language model"
 CORPUS_ALONE = "corpus alone"
 
 BETTER = "better"
@@ -85,14 +88,21 @@ class Rule:
 
     @property
     def model(self) -> DifferenceModel:
-        """Return the calibration's model for collections with queries, or for those without."""
-        return self.calibration.models[GIVEN_QUERIES if self.evidence.real else CORPUS_ALONE]
+        """Return the calibration's model for what is given.
+
+        A calibration that was not fitted with a language model has none for it.
+        """
+        models = self.calibration.models
+        if not self.evidence.real:
+            return models[CORPUS_ALONE]
+        if self.evidence.pooled is not None and READ_QUERIES in models:
+            return models[READ_QUERIES]
+        return models[GIVEN_QUERIES]
 
     def expected(self, a: str, b: str) -> ExpectedDifference:
         """Return the posterior of the difference of model b and model a."""
-        kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
         pair = PairFeatures(
-            kinds=kinds,
+            kinds=self.kinds(a, b),
             features=features(self.evidence, a, b),
             distance=self.distance(a, b),
             unlikeness=self.likeness.distance,
@@ -102,7 +112,14 @@ class Rule:
 
     def precedent(self, a: str, b: str) -> Precedent | None:
         """Return how often models of b's kind were better than those of a's."""
-        return self.model.prior(self.evidence.kinds[a], self.evidence.kinds[b]).precedent
+        return self.model.prior(*self.kinds(a, b)).precedent
+
+    def kinds(self, a: str, b: str) -> tuple[str | None, str | None]:
+        """Return the kinds of a pair; the usual ones if the calibration has no weak encoders."""
+        kinds = self.evidence.pair_kinds(a, b)
+        if all(kind is None or self.model.knows(kind) for kind in kinds):
+            return kinds
+        return self.evidence.kinds[a], self.evidence.kinds[b]
 
     def is_calibrated(self, model: str) -> bool:
         """Return true if the calibration has models of a model's kind."""
@@ -311,7 +328,8 @@ def compare_label_free(
         raise InputError(f"{collection.name} has changed since it was read; start again")
     if calibration is None:
         calibration = load_calibration()
-    evidence = gatherer.gather(_queries(collection, queries, judged))
+    seen = gatherer.gather(_queries(collection, queries, judged))
+    evidence = mark_weak_encoders(seen, gatherer.encoders)
     figures = collection_figures(documents, evidence)
     likeness = compare_figures(figures, calibration.figures)
     pairs = [

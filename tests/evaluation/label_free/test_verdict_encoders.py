@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -79,5 +80,10 @@ def test_pairs_are_divided_by_encoders_and_named_by_kind(monkeypatch):
     kinds = [part.counted.kinds[0] for part in parts.values()]
     assert kinds == [("bm25", "dense"), ("bm25", "other dense"), ("dense", "other dense")]
     assert one.pairs[GIVEN_QUERIES].kinds[1] == ("bm25", "dense")
+    marked = replace(one.pairs[GIVEN_QUERIES], kinds=[("bm25", "weak dense")] * 3)
+    again = replace(one, pairs={GIVEN_QUERIES: marked})
+    by_encoder = {part.encoders: part for part in parts_of(again, static_encoder, is_counted=True)}
+    assert by_encoder["minilm"].fitted.kinds == [("bm25", "dense")]
+    assert by_encoder["glove"].fitted.kinds == [("bm25", "other dense")]
     [only_fitted, *_] = parts_of(one, static_encoder, is_counted=False)
     assert only_fitted.counted is None

@@ -1,0 +1,161 @@
+"""A causal language model as a reader of pooled documents, by the likelihood of the query."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.text import TextFormat
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
+from beir_cocodr.generation.generators import LOCAL_PREFIX
+from beir_cocodr.generation.settings import GenerationOptions
+
+if TYPE_CHECKING:
+    from beir_cocodr.generation.language_model import CausalGenerator
+
+log = logging.getLogger(__name__)
+
+# What a mean log-probability of 1 more means for the logarithm of relevance.
+_SHARPNESS = 10.0
+
+# Tokens of a document and of a query that are read, and characters that certainly hold them.
+_DOCUMENT_TOKENS = 160
+_DOCUMENT_CHARACTERS = 1_500
+_QUERY_TOKENS = 64
+
+_BEFORE = "Passage: "
+_BETWEEN = "\nQuestion about the passage:"
+_BATCH = 8
+
+
+def load_likelihood_reader(
+    options: QuestionOptions, *, bf16: bool = False
+) -> LikelihoodReader | None:
+    """Load the language model that writes questions as a reader.
+
+    Args:
+        options: The model.
+        bf16: Run it in bfloat16.
+
+    Returns:
+        The reader, or None for a server, which does not tell the likelihood of a text, and for a
+        model that is not causal.
+
+    Raises:
+        InputError: The model cannot be loaded.
+    """
+    name = options.generator
+    if not name.startswith(LOCAL_PREFIX):
+        return None
+    from beir_cocodr.generation.language_model import CausalGenerator, load_generator
+
+    generator = load_generator(name.removeprefix(LOCAL_PREFIX), GenerationOptions(), options.device)
+    if not isinstance(generator, CausalGenerator):
+        return None
+    return LikelihoodReader(generator, bf16=bf16)
+
+
+class LikelihoodReader:
+    """Query likelihood: how probable a language model finds the query after the document.
+
+    The score is the mean log-probability of the query's tokens. The model sees no examples and is
+    not trained.
+
+    References:
+        Sachan et al., 2022: Improving Passage Retrieval with Zero-Shot Question Generation; Ponte
+        and Croft, 1998 (the likelihood of a query).
+    """
+
+    def __init__(self, generator: CausalGenerator, *, bf16: bool = False) -> None:
+        """Take a language model.
+
+        Args:
+            generator: A causal language model that also writes questions.
+            bf16: Run it in bfloat16.
+        """
+        self.name = generator.name
+        self.bf16 = bf16
+        self.model = generator.model
+        self.tokenizer = generator.tokenizer
+
+    def read(
+        self,
+        queries: Sequence[str],
+        pools: Sequence[Ints],
+        documents: Documents,
+    ) -> list[Doubles]:
+        """Return the scores of pooled documents, as a PoolReader.
+
+        The log says before the first one how many documents are read for how many queries.
+        """
+        pairs = sum(len(pool) for pool in pools)
+        log.info(
+            "%s reads %d documents for %d queries (about %s tokens)",
+            self.name,
+            pairs,
+            len(queries),
+            f"{round(pairs * _DOCUMENT_TOKENS, -2):,}",
+        )
+        text = TextFormat().document
+        scores = []
+        for query, pool in zip(queries, pools, strict=True):
+            asked = self._ids(f" {query}")[:_QUERY_TOKENS]
+            read = []
+            for document in documents.take(pool):
+                read.append(self._ids(text(document)[:_DOCUMENT_CHARACTERS])[:_DOCUMENT_TOKENS])
+            scores.append(_SHARPNESS * self._means(asked, read))
+        return scores
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return ids
+
+    def _means(self, query: list[int], documents: Sequence[list[int]]) -> Doubles:
+        """Return the (n,) mean log-probabilities of the tokens of a query after each document."""
+        if not query:
+            return np.zeros(len(documents))
+        before = self._ids(_BEFORE)
+        between = self._ids(_BETWEEN)
+        prompts = [before + document + between for document in documents]
+        order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+        means: Doubles = np.zeros(len(prompts))
+        for start in range(0, len(order), _BATCH):
+            numbers = order[start : start + _BATCH]
+            means[numbers] = self._batch([prompts[number] for number in numbers], query)
+        return means
+
+    @torch.inference_mode()
+    def _batch(self, prompts: Sequence[list[int]], query: list[int]) -> Doubles:
+        """Return the mean log-probabilities of a query after some prompts, padded on the left."""
+        width = max(map(len, prompts)) + len(query)
+        padding = int(self.tokenizer.pad_token_id)
+        ids = torch.full((len(prompts), width), padding)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            tokens = prompt + query
+            ids[row, width - len(tokens) :] = torch.tensor(tokens)
+            mask[row, width - len(tokens) :] = torch.ones(len(tokens), dtype=torch.long)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
+        }
+        accepted = inspect.signature(self.model.forward).parameters
+        device = self.model.device
+        moved = {name: value.to(device) for name, value in inputs.items() if name in accepted}
+        # Where the model can, it computes only the logits that are needed.
+        fewer = {"logits_to_keep": len(query) + 1} if "logits_to_keep" in accepted else {}
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+            logits = self.model(**moved, **fewer).logits[:, -len(query) - 1 : -1]
+        log_probabilities = logits.float().log_softmax(-1).cpu()
+        targets = ids[:, -len(query) :, None]
+        of_query = log_probabilities.gather(2, targets)[..., 0]
+        values: Doubles = of_query.mean(dim=1).double().numpy()
+        return values

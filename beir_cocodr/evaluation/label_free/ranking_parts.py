@@ -1,0 +1,70 @@
+"""Rankings for several kinds of queries at once, and the parts of each kind."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from beir_cocodr.arrays import Ints
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
+from beir_cocodr.retrieval.ranking import Ranker, Ranking
+
+
+def numbered_queries(sets: Mapping[str, PseudoQueries]) -> dict[str, str]:
+    """Return the queries of several kinds by ids that differ."""
+    numbered = {}
+    for kind, queries in sets.items():
+        for query, text in queries.queries.items():
+            numbered[f"{kind} {query}"] = text
+    return numbered
+
+
+def parts_of(
+    ranking: Ranking,
+    sets: Mapping[str, PseudoQueries],
+    start: int,
+) -> dict[str, Ranking]:
+    """Return the ranking of each kind from the one of all queries, which begin at a number."""
+    parts = {}
+    for kind, queries in sets.items():
+        parts[kind] = part_of(ranking, list(queries.queries), start)
+        start += len(queries.texts)
+    return parts
+
+
+def part_of(
+    ranking: Ranking,
+    queries: list[str],
+    start: int,
+) -> Ranking:
+    """Return the part of a ranking that begins at a number."""
+    rows = slice(start, start + len(queries))
+    return Ranking(queries, ranking.scores[rows], ranking.rows[rows])
+
+
+def rank(
+    ranker: Ranker,
+    queries: dict[str, str],
+    top_k: int,
+) -> Ranking:
+    """Return the ranking for some queries, which may be none."""
+    if not queries:
+        no_rows = np.full((0, top_k), -1, np.int64)
+        return Ranking([], np.zeros((0, top_k), np.float32), no_rows)
+    return ranker.search(queries, top_k)
+
+
+def best_rows(
+    ranking: Ranking,
+    documents: Documents,
+    depth: int,
+    *,
+    drop_identical_ids: bool,
+) -> Ints:
+    """Return the (Q, depth) best rows, without the document that has the query's id if dropped."""
+    if not drop_identical_ids:
+        return ranking.rows[:, :depth]
+    identical = ranking.rows == documents.rows(ranking.queries)[:, None]
+    rows = np.where(identical, -1, ranking.rows)
+    order = np.argsort(rows < 0, axis=1, kind="stable")  # the others move up
+    return np.take_along_axis(rows, order, axis=1)[:, :depth]

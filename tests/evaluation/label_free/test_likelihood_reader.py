@@ -1,0 +1,104 @@
+"""The likelihood of a query after a document is what the language model's own loss says."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.likelihood_reader import load_likelihood_reader
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
+from beir_cocodr.retrieval.resources import Resources
+
+
+@pytest.fixture(scope="module")
+def documents(beir_folder):
+    return load_collection(beir_folder, labels="none").documents
+
+
+@pytest.fixture(scope="module")
+def reader(tiny_gpt2):
+    return load_likelihood_reader(QuestionOptions(f"hf:{tiny_gpt2}", device="cpu"))
+
+
+def mean_log_likelihood(reader, document, query):
+    """Return minus the host's loss of the query's tokens, read alone and so without padding."""
+
+    def ids(text):
+        return reader.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    prompt = ids("Passage: ") + ids(document)[:160] + ids("\nQuestion about the passage:")
+    asked = ids(f" {query}")
+    labels = [-100] * len(prompt) + asked
+    with torch.no_grad():
+        output = reader.model(
+            input_ids=torch.tensor([prompt + asked]), labels=torch.tensor([labels])
+        )
+    return -float(output.loss)
+
+
+def test_scores_are_mean_log_probabilities(reader, documents, caplog):
+    queries = ["what is it", "a longer query of some words"]
+    pools = [np.arange(11), np.array([5, 2])]
+    with caplog.at_level(logging.INFO):
+        scores = reader.read(queries, pools, documents)
+    assert "reads 13 documents for 2 queries (about 2,100 tokens)" in caplog.text
+    for query, pool, given in zip(queries, pools, scores, strict=True):
+        expected = []
+        for document in documents.take(pool):
+            text = f"{document['title']} {document['text']}".strip()
+            expected.append(10 * mean_log_likelihood(reader, text, query))
+        np.testing.assert_allclose(given, expected, rtol=1e-4)
+
+
+def test_an_empty_query_tells_nothing(reader, documents):
+    assert reader._means([], [[1, 2], [3]]).tolist() == [0, 0]
+
+
+def test_bfloat16_is_nearly_the_same(reader, tiny_gpt2, documents):
+    options = QuestionOptions(f"hf:{tiny_gpt2}", device="cpu")
+    rounded = load_likelihood_reader(options, bf16=True)
+    arguments = ["what is it"], [np.arange(4)], documents
+    [exact] = reader.read(*arguments)
+    [given] = rounded.read(*arguments)
+    assert not np.array_equal(exact, given)
+    np.testing.assert_allclose(given, exact, rtol=0.02)
+
+
+def test_servers_and_encoder_decoders_do_not_tell_likelihoods(tiny_t5):
+    assert load_likelihood_reader(QuestionOptions("http://localhost:1#m")) is None
+    assert load_likelihood_reader(QuestionOptions(f"hf:{tiny_t5}", device="cpu")) is None
+
+
+def test_a_comparison_reads_what_models_rank_first(documents, reader, tmp_path, monkeypatch):
+    resources = Resources(documents, tmp_path)
+    gatherer = Gatherer(resources, ["bm25"], samples=20)
+    queries = {f"q{number}": f"words of query {number}" for number in range(12)}
+    assert gatherer.gather(queries).pooled is None
+    monkeypatch.setitem(gatherer.__dict__, "_reader", reader)
+    evidence = gatherer.gather(queries)
+    assert LIKELIHOOD in features(evidence, "bm25", "bm25")
+    assert evidence.pooled.queries.tolist() == list(range(12))
+    few = dict(list(queries.items())[:9])
+    assert gatherer.gather(few).pooled is None
+    assert gatherer.gather({}).pooled is None
+
+
+def test_likelihood_counts_once_the_calibration_is_fitted_with_it(documents, reader, tmp_path):
+    gatherer = Gatherer(Resources(documents, tmp_path), ["bm25"], samples=20)
+    gatherer.__dict__["_reader"] = reader
+    evidence = gatherer.gather({f"q{number}": f"query {number}" for number in range(12)})
+    remarks = {}
+    for known in (["crops and titles"], ["crops and titles", LIKELIHOOD]):
+        estimates = estimate_pair(evidence, "bm25", "bm25", known)
+        [estimate] = [one for one in estimates if one.estimator == LIKELIHOOD]
+        remarks[len(known)] = estimate.remark
+        assert estimate.queries == 12
+        assert estimate.difference == 0
+    assert remarks == {1: "the calibration was not fitted with it", 2: ""}
