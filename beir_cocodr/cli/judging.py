@@ -127,12 +127,14 @@ _Generator = Annotated[
         metavar="MODEL",
         help="Without labels, also judge with questions that this language model writes: "
         "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
-        "OpenAI's protocol. Default: only queries that need no model.",
+        "OpenAI's protocol. A causal hf:MODEL also reads what models rank first for real "
+        "queries. Default: no language model.",
     ),
 ]
 
 _Questions = Annotated[
-    int, Option(help="With --generator, let it write at most this many questions.")
+    int,
+    Option(help="With --generator, let it write at most this many questions; 0 leaves them out."),
 ]
 
 _Asked = Annotated[

@@ -90,8 +90,9 @@ class CompareOptions(Options):
         against: the model to tell from the best of the others by these pairs; by default they tell
             the two best models apart.
         generator: a language model that writes questions about documents, as another kind of
-            evidence: ``hf:MODEL``, a hub name, a folder, or ``URL#MODEL``; "lexical" for none.
-        questions: the most questions that it writes.
+            evidence: ``hf:MODEL``, a hub name, a folder, or ``URL#MODEL``; "lexical" for none. A
+            causal model that is loaded here also reads what models rank first for real queries.
+        questions: the most questions that it writes; 0 leaves them out.
         asked: the folder of a session in which queries were kept, see
             :func:`~beir_cocodr.data.asked_queries.load_asked`; without labels they count as the
             collection's own.
@@ -116,7 +117,7 @@ class CompareOptions(Options):
     wanted: int = option(50, min=0)
     against: str | None = None
     generator: str = LEXICAL_GENERATOR
-    questions: int = option(100, min=1)
+    questions: int = option(100, min=0)
     asked: str | Path | None = None
     judgements: str | Path | None = None
     calibration: str | Path | None = None

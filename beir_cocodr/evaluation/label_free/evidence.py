@@ -293,7 +293,8 @@ class Gatherer:
             drop_identical_ids: Leave documents whose id is the query's out of the lists.
             collection: The collection of the corpus. Its name is looked for in the records of
                 trainings, and matched crops are as long as its queries.
-            questions: How a language model writes questions; by default none are written.
+            questions: How a language model writes questions, and reads what models rank first for
+                real queries; by default there is none.
 
         Raises:
             InputError: A model cannot be loaded, or the record of its training cannot be read.
@@ -378,7 +379,7 @@ class Gatherer:
                 self.contamination.has,
             )
         }
-        if questions is not None:
+        if questions is not None and questions.count:
             queries[WRITTEN] = write_questions(
                 self.documents,
                 questions,

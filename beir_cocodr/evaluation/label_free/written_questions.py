@@ -44,7 +44,7 @@ class QuestionOptions:
 
     Attributes:
         generator: ``hf:MODEL``, a hub name or a folder, or ``URL#MODEL``.
-        count: The most questions.
+        count: The most questions; with 0 the model writes none, and only reads.
         device: Device of a local model. Default: a GPU if there is one.
     """
 

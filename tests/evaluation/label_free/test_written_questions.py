@@ -15,7 +15,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair
-from beir_cocodr.evaluation.label_free.estimators import WRITTEN
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD, WRITTEN
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.pseudo_queries import nothing_is_known
 from beir_cocodr.evaluation.label_free.written_questions import (
@@ -197,6 +197,14 @@ def test_compare_names_the_questions_and_keeps_no_key(
     assert WRITTEN in names
     for file in [*output.rglob("*"), *cache.rglob("*")]:
         assert not file.is_file() or b"a-secret-key" not in file.read_bytes()
+
+
+def test_a_language_model_may_only_read(beir_folder, tiny_cosine, tiny_gpt2, cache):
+    options = CompareOptions(labels=False, samples=12, generator=f"hf:{tiny_gpt2}", questions=0)
+    record = compare(["bm25", str(tiny_cosine)], str(beir_folder), options=options)
+    names = [estimate.estimator for estimate in record.pairs[0].estimates]
+    assert WRITTEN not in names
+    assert LIKELIHOOD in names
 
 
 def test_a_generator_that_is_not_there_is_one_line(beir_folder, cache, capsys):
