@@ -72,25 +72,28 @@ class PooledScores:
             first: The (N, k) rows of one model for all queries, best first, -1 for no result.
             second: Those of the other.
         """
-        found = [self._found(first), self._found(second)]
-        is_pooled = found[0].any(axis=1) | found[1].any(axis=1)
+        in_first = self._places(first)
+        in_second = self._places(second)
+        is_pooled = in_first.any(axis=1) | in_second.any(axis=1)
         scores = np.where(is_pooled, self.scores, -np.inf)
         highest = scores.max(axis=1, keepdims=True, initial=-np.inf)
         relevance = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
         total = relevance.sum(axis=1, keepdims=True)
         relevance = relevance / np.where(total > 0, total, 1.0)
-        gains = []
-        for is_found in found:
-            gains.append(np.einsum("qkp,k,qp->q", is_found, _DISCOUNTS, relevance))
-        return gains[0], gains[1]
+        gain = "qkp,k,qp->q"
+        return (
+            np.einsum(gain, in_first, _DISCOUNTS, relevance),
+            np.einsum(gain, in_second, _DISCOUNTS, relevance),
+        )
 
-    def _found(self, ranking: Ints) -> Doubles:
+    def _places(self, ranking: Ints) -> Doubles:
         """Return (Q, k, p) 1 where the document of a rank is the one of a pool's column."""
         best = ranking[self.queries, :POOL_DEPTH]
         missing = POOL_DEPTH - best.shape[1]
         best = np.pad(best, ((0, 0), (0, missing)), constant_values=-1)
         is_same: Bools = best[:, :, None] == self.rows[:, None, :]
-        return (is_same & (best >= 0)[:, :, None]).astype(np.float64)
+        is_result = (best >= 0)[:, :, None]
+        return (is_same & is_result).astype(np.float64)
 
 
 def read_pools(
@@ -107,7 +110,8 @@ def read_pools(
         queries: N texts; of more than 60, evenly spaced ones are read.
         rankings: The (N, k) rows of each model, best first, -1 for no result.
         documents: The corpus.
-        known: What the reader has read before, which grows; by default nothing.
+        known: What the reader has read before, to which its new scores are added; by default
+            nothing.
     """
     known = {} if known is None else known
     numbers = spaced_rows(len(queries), MOST_READ)
@@ -121,7 +125,8 @@ def read_pools(
     if unread:
         scores = reader.read([text for text, _ in unread], [rows for _, rows in unread], documents)
         for (text, rows), values in zip(unread, scores, strict=True):
-            known |= {(text, row): float(v) for row, v in zip(rows.tolist(), values, strict=True)}
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+                known[text, row] = value
     width = max((len(pool) for pool in pools), default=0)
     rows = np.full((len(pools), width), -1, np.int64)
     padded = np.zeros((len(pools), width))

@@ -26,11 +26,13 @@ def mark_weak_encoders(evidence: Evidence, encoders: Mapping[str, str | None]) -
         evidence: What was seen of the models.
         encoders: Model to its encoder; None if it has none.
     """
-    made = MadeQueries(MADE)
+    if not evidence.real:
+        return replace(evidence, encoders=encoders)
+    crops_and_titles = MadeQueries(MADE)
     weak = set()
-    for model, encoder in encoders.items() if evidence.real else ():
+    for model, encoder in encoders.items():
         if encoder is not None and evidence.kinds[model] == DENSE:
-            lead = made.features(evidence, BM25, model).get(MADE, 0.0)
+            lead = crops_and_titles.features(evidence, BM25, model).get(MADE, 0.0)
             if lead < -FAR_BEHIND:
                 weak.add(encoder)
     models = frozenset(model for model, encoder in encoders.items() if encoder in weak)
