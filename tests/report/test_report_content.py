@@ -309,8 +309,15 @@ def test_without_labels(without_labels, made):
     turned = {"better": "worse", "worse": "better"}.get(pair["verdict"], pair["verdict"])
     expected = pair["verdict"] if pair["a"] == "bm25" else turned
     assert found.find("h2", id="verdict-word") == [expected.capitalize()]
-    [_, answer] = " ".join(pair["answer"].split()).split(" is ", 1)  # after the name of a model
-    assert answer in found.find("p", class_="sentence")[0]
+    sentence = found.find("p", class_="sentence")[0]
+    if expected in ("better", "worse"):
+        assert (
+            f" is {expected} than bm25 on " in sentence or f"bm25 is {expected} than " in sentence
+        )
+        assert f"{abs(pair['estimate']):.3f} nDCG@10 is expected" in sentence
+    else:
+        answer = " ".join(pair["answer"].split()).split(" is ", 1)[1]  # after a model's name
+        assert answer in sentence
     trust = " ".join(pair["trust"].split())
     assert trust in found.section("verdict")
     assert trust in found.section("models")

@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.chains import MODES, Chain
 from beir_cocodr.evaluation.evaluate import evaluate
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.choice import recommend_label_free
-from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS, WRITTEN
+from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS, LIKELIHOOD, WRITTEN
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,
     AnnotationCandidates,
@@ -45,8 +45,8 @@ VERDICTS = {"better", "worse", "no difference", "cannot tell"}
 USES = {"alone": "", "feedback": ", feedback", "fused": ", fused", "RM3": ", RM3"}
 
 
-#: The estimators of a comparison in which no language model writes questions.
-SHOWN = [name for name in ESTIMATORS if name != WRITTEN]
+#: The estimators of a comparison without a language model.
+SHOWN = [name for name in ESTIMATORS if name not in (WRITTEN, LIKELIHOOD)]
 
 
 @pytest.fixture(autouse=True)
