@@ -258,6 +258,29 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     assert f"in {share:.0%} of {summary['counts']['pairs']} pairs" in short
 
 
+def test_the_figures_of_whole_documents_are_in_a_results_file():
+    results = results_of("chunk_pooling")
+    script = import_module("chunk_pooling")
+    page = (ROOT / "docs" / "adaptation.md").read_text()
+    assert script.MARKS.read(page) == script.markdown(results)
+    prose = " ".join(page.split("## Whole documents")[1].split("\n## ")[0].split())
+    differing = {test["collection"] for test in results["tests"] if test["p"] < 0.05}
+    assert differing == {"legalquad-de"}
+    pieces = {
+        name: figures["pieces"] / figures["documents"]
+        for name, figures in results["collections"].items()
+    }
+    assert f"in {pieces.pop('legalquad-de'):.0f} pieces on average" in prose
+    assert max(pieces.values()) < 5
+    worst = {}
+    for test in results["tests"]:
+        if test["use"] == "alone":
+            loss = -test["difference"]
+            worst[test["way"]] = max(worst.get(test["way"], (0, "")), (loss, test["collection"]))
+    loss, name = worst["mean"]
+    assert f"is {loss:.3f} (`{name}`), that of `first+mean` {worst['first+mean'][0]:.3f}" in prose
+
+
 def test_the_figures_of_left_out_encoders_are_in_a_results_file():
     results = results_of("verdict_encoders")
     script = import_module("verdict_encoders")
