@@ -127,8 +127,8 @@ _Generator = Annotated[
         metavar="MODEL",
         help="Without labels, also judge with questions that this language model writes: "
         "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
-        "OpenAI's protocol. A causal hf:MODEL also reads what models rank first for real "
-        "queries. Default: no language model.",
+        "OpenAI's protocol. A causal hf:MODEL also scores the documents that models rank "
+        "first for real queries. Default: no language model.",
     ),
 ]
 

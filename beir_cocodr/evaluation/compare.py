@@ -52,7 +52,7 @@ from beir_cocodr.evaluation.results import (
     indistinguishable,
 )
 from beir_cocodr.evaluation.runs import identical_ids, identity_of_model, warn_of_unanswered
-from beir_cocodr.generation.generators import LEXICAL_GENERATOR
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR, LOCAL_PREFIX
 from beir_cocodr.io import file_sha256, json_sha256, output_path
 from beir_cocodr.models.spec import (
     BM25,
@@ -91,7 +91,7 @@ class CompareOptions(Options):
             the two best models apart.
         generator: a language model that writes questions about documents, as another kind of
             evidence: ``hf:MODEL``, a hub name, a folder, or ``URL#MODEL``; "lexical" for none. A
-            causal model that is loaded here also reads what models rank first for real queries.
+            causal ``hf:MODEL`` also scores the documents that models rank first for real queries.
         questions: the most questions that it writes; 0 leaves them out.
         asked: the folder of a session in which queries were kept, see
             :func:`~beir_cocodr.data.asked_queries.load_asked`; without labels they count as the
@@ -328,12 +328,19 @@ def _read_calibration(options: CompareOptions) -> Calibration | None:
 
     Raises:
         InputError: labels judge, and there is a calibration or a generator, which are for verdicts
-            without labels; or the calibration cannot be read.
+            without labels; the generator is a server and writes no questions; or the calibration
+            cannot be read.
     """
     if options.labels and options.generator != LEXICAL_GENERATOR:
         raise InputError(
             f"generator {options.generator}: its questions are for verdicts without labels, and "
             "the models are judged by labels; add --no-labels, or leave the generator out"
+        )
+    is_local = options.generator.startswith(LOCAL_PREFIX)
+    if options.questions == 0 and options.generator != LEXICAL_GENERATOR and not is_local:
+        raise InputError(
+            f"generator {options.generator}: without questions a server has nothing to do; raise "
+            "--questions, or name a model that is loaded here, as hf:MODEL"
         )
     if options.calibration is None:
         return None

@@ -161,8 +161,8 @@ class Evidence:
     def pair_kinds(self, a: str, b: str) -> tuple[str | None, str | None]:
         """Return the kinds of a pair in the calibration.
 
-        The uses of one weak encoder, and BM25 beside them, have kinds of their own. Of two encoders
-        the weaker one may well be weak, which then says nothing new.
+        The uses of a weak encoder have kinds of their own when they are compared with each other or
+        with BM25. When they are compared with another encoder's, they have the usual ones.
         """
         encoders = {self.encoders.get(a), self.encoders.get(b)} - {None}
         if len(encoders) > 1:

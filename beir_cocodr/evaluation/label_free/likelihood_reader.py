@@ -1,4 +1,4 @@
-"""A causal language model as a reader of pooled documents, by the likelihood of the query."""
+"""A causal language model scores pooled documents by the likelihood of the query."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a mean log-probability of 1 more means for the logarithm of relevance.
+# The factor from a mean log-probability to the logarithm of relevance.
 _SHARPNESS = 10.0
 
-# Tokens of a document and of a query that are read, and characters that certainly hold them.
+# The tokens of a document and of a query that are read, and the characters of a document that are
+# tokenised for them.
 _DOCUMENT_TOKENS = 160
 _DOCUMENT_CHARACTERS = 1_500
 _QUERY_TOKENS = 64
+
+_CANNOT_READ = (
+    "%s does not tell how likely queries are, so it scores no documents that are found for them; a "
+    "causal model does, as hf:MODEL"
+)
 
 _BEFORE = "Passage: "
 _BETWEEN = "\nQuestion about the passage:"
@@ -46,18 +52,20 @@ def load_likelihood_reader(
 
     Returns:
         The reader, or None for a server, which does not tell the likelihood of a text, and for a
-        model that is not causal.
+        model that is not causal; the log says so.
 
     Raises:
         InputError: The model cannot be loaded.
     """
     name = options.generator
     if not name.startswith(LOCAL_PREFIX):
+        log.info(_CANNOT_READ, name)
         return None
     from beir_cocodr.generation.language_model import CausalGenerator, load_generator
 
     generator = load_generator(name.removeprefix(LOCAL_PREFIX), GenerationOptions(), options.device)
     if not isinstance(generator, CausalGenerator):
+        log.info(_CANNOT_READ, name)
         return None
     return LikelihoodReader(generator, bf16=bf16)
 

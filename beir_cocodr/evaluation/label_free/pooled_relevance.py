@@ -1,8 +1,9 @@
 """How relevant the best documents of rankings are, as a language model reads them.
 
-The documents that models rank first for a query are pooled, and a reader scores each of them for
-the query, by other means than those that ranked it. A softmax over the pool of two models turns
-scores into probabilities, and a ranking gains the discounted probability of what it ranks first.
+The documents that models rank first for a query are pooled, and a reader, which took no part in the
+ranking, scores each of them for the query. For two models, a softmax over the documents of both
+turns scores into probabilities, and each ranking gains the discounted probability of what it ranks
+first, as in nDCG.
 Unlike crops and titles, this looks at real queries and at the documents that are found for them.
 
 References:
@@ -87,7 +88,7 @@ class PooledScores:
         )
 
     def _places(self, ranking: Ints) -> Doubles:
-        """Return (Q, k, p) 1 where the document of a rank is the one of a pool's column."""
+        """Return a (Q, k, p) array that is 1 where a rank has the document of a pool's column."""
         best = ranking[self.queries, :POOL_DEPTH]
         missing = POOL_DEPTH - best.shape[1]
         best = np.pad(best, ((0, 0), (0, missing)), constant_values=-1)

@@ -1,8 +1,9 @@
 """Encoders that are far behind BM25 on a corpus, such as an English one on German texts.
 
 What usually wins among the uses of an encoder does not hold for them: a fusion loses by them. So
-their uses have kinds of their own in the calibration. A corpus with queries shows it without
-labels; from the corpus alone it is not said, because crops mislead too often.
+their uses have kinds of their own in the calibration. A corpus with queries shows without labels
+which encoders are weak. From the corpus alone this is not concluded, because crops mislead too
+often.
 """
 
 from collections.abc import Mapping

