@@ -51,6 +51,7 @@ KINDS = {
     "query-context": "views of generated queries",
     "query_embeddings": "vectors of queries",
     "questions": "written questions",
+    "likelihoods": "likelihoods of queries",
     "judge": "grades of judges",
     "answers": "answers of search engines",
     "pyserini": "stores as Pyserini's indexes",

@@ -11,10 +11,10 @@ from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import words
 from beir_cocodr.generation.generators import Generated, Generator, Query
 from beir_cocodr.generation.query_kinds import kinds_in_turn
-from beir_cocodr.generation.question_cache import QuestionCache
 from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.text_cache import TextCache
 from beir_cocodr.io import parse_json
 from beir_cocodr.records import Json
 
@@ -49,7 +49,7 @@ class KeptGenerator:
         settings = options.generation()
         for name in _NOT_ABOUT_A_PASSAGE:
             settings.pop(name, None)
-        self._cache = QuestionCache({"generator": inner.describe(), "options": settings})
+        self._cache = TextCache("questions", {"generator": inner.describe(), "options": settings})
 
     def describe(self) -> Json:
         """Return what the queries depend on beside passages and options."""

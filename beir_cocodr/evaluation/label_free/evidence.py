@@ -31,7 +31,6 @@ from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import HeldOutQueries, count_words
 from beir_cocodr.evaluation.label_free.margins import margins
 from beir_cocodr.evaluation.label_free.pooled_relevance import (
-    Known,
     PooledScores,
     PoolReader,
     read_pools,
@@ -316,7 +315,6 @@ class Gatherer:
         real = {} if collection is None else collection.queries
         self._cut_corpora = (self._hold_out(folder), self._hold_out_further(folder, real))
         self._questions = questions
-        self._known: Known = {}
         self._whole = self._make(folder, questions)
         self._pseudo: dict[str, _PseudoSearch] = {}
 
@@ -431,11 +429,11 @@ class Gatherer:
     def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
         """Let the language model, if there is a local one, read what models rank first.
 
-        From fewer than ten queries nothing is concluded. Nothing is read twice.
+        From fewer than ten queries nothing is concluded.
         """
         if len(queries) < FEWEST_QUERIES or self._reader is None:
             return None
-        return read_pools(self._reader, queries, lists, self.documents, self._known)
+        return read_pools(self._reader, queries, lists, self.documents)
 
     @cached_property
     def _reader(self) -> PoolReader | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +18,9 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.generation.generators import LOCAL_PREFIX
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.text_cache import TextCache
+from beir_cocodr.io import parse_json, text_sha256
+from beir_cocodr.records import Json
 
 if TYPE_CHECKING:
     from beir_cocodr.generation.language_model import CausalGenerator
@@ -92,6 +97,13 @@ class LikelihoodReader:
         self.bf16 = bf16
         self.model = generator.model
         self.tokenizer = generator.tokenizer
+        identity: Json = {
+            "reader": generator.describe(),
+            "bf16": bf16,
+            "prompt": [_BEFORE, _BETWEEN],
+            "tokens": [_DOCUMENT_TOKENS, _QUERY_TOKENS],
+        }
+        self._cache = TextCache("likelihoods", identity)
 
     def read(
         self,
@@ -101,35 +113,70 @@ class LikelihoodReader:
     ) -> list[Doubles]:
         """Return the scores of pooled documents, as a PoolReader.
 
-        The log says before the first one how many documents are read for how many queries.
+        What was read before is taken from the cache, also after a run that was killed. The log says
+        before the first document how many are read for how many queries.
         """
-        pairs = sum(len(pool) for pool in pools)
-        log.info(
-            "%s reads %d documents for %d queries (about %s tokens)",
-            self.name,
-            pairs,
-            len(queries),
-            f"{round(pairs * _DOCUMENT_TOKENS, -2):,}",
-        )
         text = TextFormat().document
+        pooled = []
+        for pool in pools:
+            texts = [text(document)[:_DOCUMENT_CHARACTERS] for document in documents.take(pool)]
+            pooled.append(texts)
+        self._report(queries, pooled)
         scores = []
-        for query, pool in zip(queries, pools, strict=True):
-            asked = self._ids(f" {query}")[:_QUERY_TOKENS]
-            read = []
-            for document in documents.take(pool):
-                read.append(self._ids(text(document)[:_DOCUMENT_CHARACTERS])[:_DOCUMENT_TOKENS])
-            scores.append(_SHARPNESS * self._means(asked, read))
+        for query, texts in zip(queries, pooled, strict=True):
+            means = self._means_of(query, texts)
+            scores.append(_SHARPNESS * np.array([means[name] for name in map(text_sha256, texts)]))
         return scores
+
+    def _report(self, queries: Sequence[str], pooled: Sequence[Sequence[str]]) -> None:
+        """Log what is left to read."""
+        unread = []
+        for query, texts in zip(queries, pooled, strict=True):
+            known = self._known(query)
+            unread.append(sum(text_sha256(text) not in known for text in texts))
+        count = sum(unread)
+        if count:
+            log.info(
+                "%s reads %d documents for %d queries (about %s tokens)",
+                self.name,
+                count,
+                np.count_nonzero(unread),
+                f"{round(count * _DOCUMENT_TOKENS, -2):,}",
+            )
+
+    def _known(self, query: str) -> dict[str, float]:
+        """Return the hash of each document that was read for a query to its score."""
+        kept: dict[str, float] = parse_json(self._cache.get(query) or "{}")
+        return kept
+
+    def _means_of(self, query: str, texts: Sequence[str]) -> dict[str, float]:
+        """Return the hash of each document to the mean log-probability of a query after it."""
+        known = self._known(query)
+        missing = {text_sha256(text): text for text in texts}
+        missing = {name: text for name, text in missing.items() if name not in known}
+        if missing:
+            asked = self._ids(f" {query}")[:_QUERY_TOKENS]
+            read = [self._ids(text)[:_DOCUMENT_TOKENS] for text in missing.values()]
+            means = self._means(asked, read).tolist()
+            known |= dict(zip(missing, means, strict=True))
+            self._cache.put(query, json.dumps(known))
+        return known
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return ids
 
+    @cached_property
+    def _start(self) -> list[int]:
+        """The token with which the model's texts start, if it has been trained with one."""
+        first = self.tokenizer(_BEFORE, verbose=False)["input_ids"][0]
+        return [first] if first == self.tokenizer.bos_token_id else []
+
     def _means(self, query: list[int], documents: Sequence[list[int]]) -> Doubles:
         """Return the (n,) mean log-probabilities of the tokens of a query after each document."""
         if not query:
             return np.zeros(len(documents))
-        before = self._ids(_BEFORE)
+        before = self._start + self._ids(_BEFORE)
         between = self._ids(_BETWEEN)
         prompts = [before + document + between for document in documents]
         order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))

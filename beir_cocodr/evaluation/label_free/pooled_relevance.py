@@ -27,9 +27,6 @@ MOST_READ = 60
 
 _DISCOUNTS = 1 / np.log2(np.arange(2, 2 + POOL_DEPTH))
 
-#: The score that a reader gave to the document in a row for a query.
-Known = dict[tuple[str, int], float]
-
 
 class PoolReader(Protocol):
     """What scores pooled documents for queries."""
@@ -102,7 +99,6 @@ def read_pools(
     queries: Sequence[str],
     rankings: Sequence[Ints],
     documents: Documents,
-    known: Known | None = None,
 ) -> PooledScores:
     """Let a reader score the documents that models rank first.
 
@@ -111,29 +107,21 @@ def read_pools(
         queries: N texts; of more than 60, evenly spaced ones are read.
         rankings: The (N, k) rows of each model, best first, -1 for no result.
         documents: The corpus.
-        known: What the reader has read before, to which its new scores are added; by default
-            nothing.
     """
-    known = {} if known is None else known
     numbers = spaced_rows(len(queries), MOST_READ)
-    texts = [queries[number] for number in numbers.tolist()]
     pools = [_pool(rankings, number) for number in numbers.tolist()]
-    unread = []
-    for text, pool in zip(texts, pools, strict=True):
-        missing = [row for row in pool.tolist() if (text, row) not in known]
-        if missing:
-            unread.append((text, np.array(missing, np.int64)))
-    if unread:
-        scores = reader.read([text for text, _ in unread], [rows for _, rows in unread], documents)
-        for (text, rows), values in zip(unread, scores, strict=True):
-            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
-                known[text, row] = value
     width = max((len(pool) for pool in pools), default=0)
     rows = np.full((len(pools), width), -1, np.int64)
     padded = np.zeros((len(pools), width))
-    for number, (text, pool) in enumerate(zip(texts, pools, strict=True)):
-        rows[number, : len(pool)] = pool
-        padded[number, : len(pool)] = [known[text, row] for row in pool.tolist()]
+    found = [number for number, pool in enumerate(pools) if len(pool)]
+    scores = reader.read(
+        [queries[numbers[number]] for number in found],
+        [pools[number] for number in found],
+        documents,
+    )
+    for number, of_query in zip(found, scores, strict=True):
+        rows[number, : len(pools[number])] = pools[number]
+        padded[number, : len(pools[number])] = of_query
     return PooledScores(numbers, rows, padded)
 
 

@@ -19,9 +19,10 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
 )
 from beir_cocodr.generation.generators import Generator, build_generator
 from beir_cocodr.generation.query_selection import clean_queries
-from beir_cocodr.generation.question_cache import QuestionCache
 from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.text_cache import TextCache
+from beir_cocodr.records import Json
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ def write_questions(
         seed=seed,
     )
     generator = build_generator(options.generator, documents, generation, options.device)
-    cache = QuestionCache({"generator": generator.describe(), "options": generation.generation()})
+    identity: Json = {"generator": generator.describe(), "options": generation.generation()}
+    cache = TextCache("questions", identity)
     passages = _draw_passages(documents, options.count, seed)
     _describe_costs(passages, cache, options.generator)
     drawing = Drawing()
@@ -137,7 +139,7 @@ def _draw_passages(
 
 def _describe_costs(
     passages: Sequence[Passage],
-    cache: QuestionCache,
+    cache: TextCache,
     name: str,
 ) -> None:
     """Say how many questions are to be written, and about how many tokens that takes."""
@@ -157,7 +159,7 @@ def _describe_costs(
 def _questions(
     passages: Sequence[Passage],
     generator: Generator,
-    cache: QuestionCache,
+    cache: TextCache,
 ) -> Iterator[tuple[Passage, str]]:
     """Yield the passages with their questions, which are written some at a time and kept."""
     waiting = iter(passages)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import shutil
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
@@ -25,6 +28,20 @@ def documents(beir_folder):
 @pytest.fixture(scope="module")
 def reader(tiny_gpt2):
     return load_likelihood_reader(QuestionOptions(f"hf:{tiny_gpt2}", device="cpu"))
+
+
+@pytest.fixture(scope="module")
+def starting_gpt2(tiny_gpt2, tmp_path_factory):
+    """Return the folder of the same model with a tokenizer that starts texts with a token."""
+    folder = tmp_path_factory.mktemp("starting") / "gpt2"
+    shutil.copytree(tiny_gpt2, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, bos_token="<|endoftext|>")
+    start = (tokenizer.bos_token, tokenizer.bos_token_id)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{tokenizer.bos_token} $A", special_tokens=[start]
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def mean_log_likelihood(reader, document, query):
@@ -57,6 +74,51 @@ def test_scores_are_mean_log_probabilities(reader, documents, caplog):
         np.testing.assert_allclose(given, expected, rtol=1e-4)
 
 
+def test_nothing_is_read_twice(tiny_gpt2, documents, caplog, monkeypatch):
+    """A second reader, as of a run that follows a killed one, reads only what is new."""
+    queries = ["never asked before", "nor was this"]
+    options = QuestionOptions(f"hf:{tiny_gpt2}", device="cpu")
+    [before] = load_likelihood_reader(options).read(queries[:1], [np.array([1, 4])], documents)
+    again = load_likelihood_reader(options)
+    counts = []
+    means = again._means
+    monkeypatch.setattr(
+        again, "_means", lambda query, read: counts.append(len(read)) or means(query, read)
+    )
+    with caplog.at_level(logging.INFO):
+        both = again.read(queries, [np.array([4, 1, 0]), np.array([2])], documents)
+    assert counts == [1, 1]
+    assert "reads 2 documents for 2 queries" in caplog.text
+    assert both[0][:2].tolist() == before[::-1].tolist()
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert again.read(queries[:1], [np.array([1, 4])], documents)[0].tolist() == before.tolist()
+    assert counts == [1, 1]
+    assert "reads" not in caplog.text
+
+
+def test_another_precision_is_another_reading(tiny_gpt2, documents):
+    options = QuestionOptions(f"hf:{tiny_gpt2}", device="cpu")
+    folders = {load_likelihood_reader(options, bf16=bf16)._cache.folder for bf16 in (False, True)}
+    assert len(folders) == 2
+
+
+def test_a_model_that_starts_its_texts_with_a_token_gets_it(reader, starting_gpt2):
+    """Models such as Gemma and Llama were only trained on texts that start with it."""
+    assert reader._start == []
+    started = load_likelihood_reader(QuestionOptions(f"hf:{starting_gpt2}", device="cpu"))
+    bos = started.tokenizer.bos_token_id
+    assert started._start == [bos]
+    query, document = started._ids(" a query"), started._ids("a document of words")
+    between = started._ids("\nQuestion about the passage:")
+    prompt = [bos, *started._ids("Passage: "), *document, *between]
+    ids = torch.tensor([prompt + query])
+    with torch.no_grad():
+        labels = torch.tensor([[-100] * len(prompt) + query])
+        loss = started.model(input_ids=ids, labels=labels).loss
+    assert started._means(query, [document]) == pytest.approx([-float(loss)], rel=1e-4)
+
+
 def test_an_empty_query_tells_nothing(reader, documents):
     assert reader._means([], [[1, 2], [3]]).tolist() == [0, 0]
 
@@ -64,7 +126,7 @@ def test_an_empty_query_tells_nothing(reader, documents):
 def test_bfloat16_is_nearly_the_same(reader, tiny_gpt2, documents):
     options = QuestionOptions(f"hf:{tiny_gpt2}", device="cpu")
     rounded = load_likelihood_reader(options, bf16=True)
-    arguments = ["what is it"], [np.arange(4)], documents
+    arguments = ["what is rounded"], [np.arange(4)], documents
     [exact] = reader.read(*arguments)
     [given] = rounded.read(*arguments)
     assert not np.array_equal(exact, given)

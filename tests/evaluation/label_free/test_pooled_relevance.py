@@ -85,8 +85,7 @@ def test_the_first_documents_of_all_models_are_read_once(documents):
         np.array([[2, 1, 6, 7, 8, 9], [-1] * 6]),
     ]
     reader = Lengths()
-    known = {}
-    pooled = read_pools(reader, ["one", "three"], rankings, documents, known)
+    pooled = read_pools(reader, ["one", "three"], rankings, documents)
     assert sorted(reader.read_pairs) == [
         *(("one", row) for row in [0, 1, 2, 3, 4, 6, 7, 8]),
         ("three", 5),
@@ -94,13 +93,13 @@ def test_the_first_documents_of_all_models_are_read_once(documents):
     assert pooled.rows[0].tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
     assert pooled.rows[1].tolist() == [5, *[-1] * 7]
     assert pooled.scores[0].tolist() == [row / 10 + 3 for row in pooled.rows[0]]
-    again = read_pools(reader, ["one", "three"], rankings, documents, known)
-    np.testing.assert_array_equal(again.scores, pooled.scores)
-    assert len(reader.read_pairs) == 9
-    # A further model adds a document, and only that one is read.
-    rankings.append(np.array([[10] * 6, [5, -1, -1, -1, -1, -1]]))
-    read_pools(reader, ["one", "three"], rankings, documents, known)
-    assert reader.read_pairs[9:] == [("one", 10)]
+
+
+def test_a_query_for_which_nothing_is_found_is_not_read(documents):
+    reader = Lengths()
+    pooled = read_pools(reader, ["one", "three"], [np.array([[-1], [5]])], documents)
+    assert reader.read_pairs == [("three", 5)]
+    assert pooled.rows.tolist() == [[-1], [5]]
 
 
 def test_of_many_queries_evenly_spaced_ones_are_read(documents):
