@@ -93,12 +93,16 @@ def refit(options: argparse.Namespace) -> Calibration:
         for regime, of_regime in pairs.items():
             by_regime[regime].append(of_regime)
         print(f"{dataset}: {len(pairs[GIVEN_QUERIES].models)} pairs of models", flush=True)
-    left_out = leave_families_out(by_regime[GIVEN_QUERIES], caution=CAUTION[GIVEN_QUERIES])
+    left_out = {}
+    for regime, collections in by_regime.items():
+        left_out[regime] = leave_families_out(collections, caution=CAUTION[regime])
     return calibration_of(by_regime, corpora, left_out)
 
 
 def describe_fit(calibration: Calibration) -> str:
     """Return the priors, slopes and counts that the script prints."""
+    from beir_cocodr.evaluation.label_free.verdict import GIVEN_QUERIES
+
     lines = []
     for regime, model in calibration.models.items():
         lines.append(f"{regime}:")
@@ -112,7 +116,7 @@ def describe_fit(calibration: Calibration) -> str:
         for name, slope in model.slopes.items():
             lines.append(f"  {name}: {slope:+.3f} for each unit of difference")
     counts: Counter[str] = Counter()
-    for of_group in calibration.trust.values():
+    for of_group in calibration.trust[GIVEN_QUERIES].values():
         counts.update(of_group)
     held = f"the interval holds {counts['covered']} of {counts['pairs']} pairs"
     right = f"the sign is right in {counts['right']} of {counts['decided']} decided ones"

@@ -147,7 +147,7 @@ class Study:
                 left_out, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
             ),
             "by evidence": self.by_evidence(),
-            "with a guarantee": summarize(self._predict(self._counted(), further=1)),
+            "with a guarantee": summarize(self._predict(self._counted(), guaranteed=True)),
             "with nothing left out": self._judge_seen(),
             "defects": grouped(
                 defects, lambda pairs, row: defect_of(searched[pairs.name], pairs.models[row])
@@ -158,8 +158,10 @@ class Study:
         figures["unseen"] = self.judge_unseen()
         return figures, left_out
 
-    def _predict(self, judged: Sequence[LabelledPairs], further: int = 0) -> list[Predicted]:
-        return leave_families_out(self.fitted, judged, further, CAUTION[self.regime])
+    def _predict(
+        self, judged: Sequence[LabelledPairs], *, guaranteed: bool = False
+    ) -> list[Predicted]:
+        return leave_families_out(self.fitted, judged, guaranteed, CAUTION[self.regime])
 
     def _judge_seen(self) -> Summary:
         """Return what the same evidence gives if the judged families are fitted, too."""
@@ -422,7 +424,7 @@ def main() -> None:
     write_results(options.results, results)
     by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
     corpora = {one.name: one.searched.corpus_sha256 for one in collections}
-    calibration_of(by_regime, corpora, left_out[GIVEN_QUERIES]).write(options.calibration)
+    calibration_of(by_regime, corpora, left_out).write(options.calibration)
     print(describe(results))
     print(documented(results))
     print(aims_table(results))

@@ -84,7 +84,7 @@ def model_by_crops(deviation=0.05, vague=1e3):
     """A model by which the lead on held-out crops is the difference, whatever usually wins."""
     from itertools import combinations_with_replacement
 
-    from beir_cocodr.evaluation.calibration import DifferenceModel, KindPrior, kind_pair
+    from beir_cocodr.evaluation.calibration import DifferenceModel, KindPrior, Reach, kind_pair
     from beir_cocodr.evaluation.label_free.estimators import CROPS
 
     prior = KindPrior(0.0, vague)
@@ -96,7 +96,7 @@ def model_by_crops(deviation=0.05, vague=1e3):
         floor=1.0,
         freedom=1e9,
         widening=0.1,
-        quantile=1.645,
+        reaches=[Reach(0.0, 1.645, 1.645)],
     )
 
 
@@ -108,6 +108,7 @@ def calibrated_by_crops(deviation=0.05, **trust):
     model = model_by_crops(deviation)
     models = {GIVEN_QUERIES: model, CORPUS_ALONE: model}
     counts = {
+        "collections": 3,
         "pairs": 9,
         "covered": 8,
         "decided": 7,
@@ -115,4 +116,5 @@ def calibrated_by_crops(deviation=0.05, **trust):
         "large": 5,
         "large_decided": 4,
     } | trust
-    return Calibration(["c1", "c2", "c3"], [], {"models of one kind": counts}, "2026-01-01", models)
+    by_group = {given: {"models of one kind": counts} for given in models}
+    return Calibration(["c1", "c2", "c3"], [], by_group, "2026-01-01", models)

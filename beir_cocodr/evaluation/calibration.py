@@ -103,38 +103,70 @@ class PairFeatures:
 
 @dataclass(frozen=True)
 class ExpectedDifference:
-    """The posterior of a difference in nDCG@10, b − a.
+    """An estimate of a difference in nDCG@10, b − a, and how far it may be wrong on either side.
+
+    The two deviations are calibrated on collections that were left out. They differ where
+    estimates tend to be too close to 0 or too far from it.
 
     Attributes:
-        mean: Its mean.
-        deviation: Its standard deviation, calibrated on collections that were left out.
+        mean: The estimate.
+        below: Standard deviation of smaller differences.
+        above: Standard deviation of larger differences.
         prior_share: The share of the prior in the precision, 1 without evidence.
     """
 
     mean: float
-    deviation: float
+    below: float
+    above: float
     prior_share: float
 
     @property
     def interval(self) -> tuple[float, float]:
         """Return the 90% interval."""
-        half_width = NORMAL * self.deviation
-        return self.mean - half_width, self.mean + half_width
+        return self.mean - NORMAL * self.below, self.mean + NORMAL * self.above
+
+    @property
+    def deviation(self) -> float:
+        """Return the mean of both deviations."""
+        return (self.below + self.above) / 2
 
     def holding_zero(self) -> ExpectedDifference:
-        """Return the same with a deviation so large that the interval holds 0.
+        """Return the same with deviations so large that the interval holds 0.
 
         How far evidence misleads is unknown where nothing may be decided.
         """
         least = abs(self.mean) / NORMAL
-        return replace(self, deviation=max(self.deviation, least))
+        return replace(self, below=max(self.below, least), above=max(self.above, least))
 
     @property
     def chance(self) -> float:
-        """Return the probability that b is better; 0.5 without a deviation."""
-        if not self.deviation:
+        """Return the probability that b is better; 0.5 without a deviation.
+
+        It is 95% if the 90% interval ends at 0.
+        """
+        towards_zero = self.below if self.mean > 0 else self.above
+        if not towards_zero:
             return 0.5
-        return NormalDist().cdf(self.mean / self.deviation)
+        return NormalDist().cdf(self.mean / towards_zero)
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a 90% interval reaches on either side of an estimate of some clearness.
+
+    Attributes:
+        clearness: The size of the estimate in its standard deviations.
+        towards_zero: By how many standard deviations the interval reaches towards 0.
+        away: By how many it reaches away from 0.
+    """
+
+    clearness: float
+    towards_zero: float
+    away: float
+
+
+#: The reach of a normal distribution's interval.
+NORMAL_REACH = (Reach(0.0, NORMAL, NORMAL),)
 
 
 @dataclass(frozen=True)
@@ -153,6 +185,10 @@ class DifferenceModel:
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
 
+    The interval is that of conformal prediction on collections that were left out of the fit. It
+    has a reach on either side, which depends on how clear the estimate is: a clear estimate is
+    rarely wrong by much towards 0.
+
     Attributes:
         slopes: Feature to its slope.
         noise: (p, p) covariance of the features of a known difference.
@@ -161,8 +197,8 @@ class DifferenceModel:
         floor: The scale of a pair is its rank distance plus this.
         freedom: Degrees of freedom; infinitely many give the normal distribution.
         widening: How fast intervals widen with the distance of a collection.
-        quantile: Half-width of a 90% interval in standard deviations, as collections that are left
-            out of the fit need it.
+        reaches: How far 90% intervals reach, by ascending clearness of the estimate; linear in
+            between and constant outside.
         doubt: How fast the noise of features grows with the words that real queries lose.
         usual_loss: The words that real queries lose without raising doubt.
         undoubted: Features that look at real queries, and are not doubted where these lose words.
@@ -175,7 +211,7 @@ class DifferenceModel:
     floor: float
     freedom: float
     widening: float
-    quantile: float
+    reaches: list[Reach]
     doubt: float = 0.0
     usual_loss: float = 0.0
     undoubted: list[str] = field(default_factory=list)
@@ -229,16 +265,26 @@ class DifferenceModel:
         scaled = [pair.features[name] / scale for name in names]
         surprise = np.array(scaled) - usual
         shift = 0.0
-        deviation = self.quantile / NORMAL / math.sqrt(gain.precision)
+        deviation = 1 / math.sqrt(gain.precision)
         if names:
             shift = float(gain.weights @ surprise)
             squares = float(surprise @ gain.inverse @ surprise)
             freedom = self.freedom + len(names)
             deviation *= math.sqrt((self.freedom + squares) / freedom)
-        return ExpectedDifference(
-            mean=scale * (prior.mean + shift),
-            deviation=scale * deviation,
-            prior_share=gain.prior_share,
+        mean = prior.mean + shift
+        towards_zero, away = self._reach(abs(mean) / deviation)
+        below, above = (towards_zero, away) if mean > 0 else (away, towards_zero)
+        unit = scale * deviation / NORMAL
+        return ExpectedDifference(scale * mean, unit * below, unit * above, gain.prior_share)
+
+    def _reach(self, clearness: float) -> tuple[float, float]:
+        """Return by how many deviations an interval reaches towards 0 and away from it."""
+        known = [reach.clearness for reach in self.reaches]
+        towards_zero = [reach.towards_zero for reach in self.reaches]
+        away = [reach.away for reach in self.reaches]
+        return (
+            float(np.interp(clearness, known, towards_zero)),
+            float(np.interp(clearness, known, away)),
         )
 
     def _gain(self, pair: PairFeatures, names: Sequence[str]) -> _Gain:
@@ -313,10 +359,11 @@ class Calibration(Record):
     Attributes:
         collections: Names of the labelled collections.
         corpora: Content hashes of their documents.
-        trust: Group of pairs to counts of pairs: ``pairs``, ``covered`` by their interval,
-            ``decided``, ``right`` of these, ``large`` (labels show a difference beyond 0.03),
-            ``large_decided``, ``equal`` (within the margin), ``equal_decided``. Each collection
-            was judged by a model that was fitted without its family.
+        trust: What is given, as in ``models``, to group of pairs to counts: ``collections``,
+            ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of these, ``large``
+            (labels show a difference beyond 0.03), ``large_decided``, ``equal`` (within the
+            margin), ``equal_decided``. Each collection was judged by a model that was fitted
+            without its family.
         date: The day of the fit.
         models: "given queries" for collections with queries, "given queries and a language model"
             if one reads what is found for them, and "corpus alone" for collections without.
@@ -328,33 +375,48 @@ class Calibration(Record):
             of ``pairs``.
     """
 
-    SCHEMA = 2
+    SCHEMA = 3
 
     collections: list[str]
     corpora: list[str]
-    trust: dict[str, dict[str, int]]
+    trust: dict[str, dict[str, dict[str, int]]]
     date: str
     models: dict[str, DifferenceModel] = field(default_factory=dict)
     margin: float = 0.01
     figures: dict[str, Spread] = field(default_factory=dict)
     reliability: list[dict[str, float]] = field(default_factory=list)
 
-    def statement(self, group: str, corpus_sha256: str | None = None) -> str:
+    def statement(
+        self,
+        given: str,
+        group: str,
+        corpus_sha256: str | None = None,
+    ) -> str:
         """Return how far to trust a verdict, for a person.
 
         Args:
-            group: A key of ``trust``.
+            given: A key of ``trust``.
+            group: A key of its value.
             corpus_sha256: Content hash of the corpus.
         """
-        counts = Counter(self.trust.get(group))
+        counts = Counter(self.trust.get(given, {}).get(group))
+        if not counts["pairs"]:
+            return (
+                f"How often verdicts on {group} ({given}) are right is not known: the calibration "
+                f"counted no such pairs ({self.date})."
+            )
+        decided = "no pair was decided"
+        if counts["decided"]:
+            decided = (
+                f"the sign was right in {counts['right']} of {counts['decided']} decided pairs"
+            )
         text = (
-            f"For {group}, on {len(self.collections)} labelled collections, each judged by a model "
-            "fitted without it and its family: the 90% interval contained the labelled difference "
-            f"in {counts['covered']} of {counts['pairs']} pairs, the sign was right in "
-            f"{counts['right']} of {counts['decided']} decided pairs; of {counts['large']} pairs "
-            f"whose labels differ by more than 0.03 it decided {counts['large_decided']}, of "
-            f"{counts['equal']} that are equal within {self.margin:g} it decided "
-            f"{counts['equal_decided']} ({self.date})."
+            f"For {group} ({given}), on {counts['collections']} labelled collections, each judged "
+            "by a model fitted without it and its family: the 90% interval contained the labelled "
+            f"difference in {counts['covered']} of {counts['pairs']} pairs, {decided}; of "
+            f"{counts['large']} pairs whose labels differ by more than 0.03 it decided "
+            f"{counts['large_decided']}, of {counts['equal']} that are equal within "
+            f"{self.margin:g} it decided {counts['equal_decided']} ({self.date})."
         )
         if corpus_sha256 in self.corpora:
             text += (

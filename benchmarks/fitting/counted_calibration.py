@@ -15,14 +15,14 @@ from fitting.moment_fit import CAUTION
 def calibration_of(
     by_regime: Mapping[str, Sequence[LabelledPairs]],
     corpora: Mapping[str, str],
-    left_out: Sequence[Predicted],
+    left_out: Mapping[str, Sequence[Predicted]],
 ) -> Calibration:
     """Return the calibration that is fitted to all collections.
 
     Args:
-        by_regime: "given queries" and "corpus alone" to the pairs of the collections.
+        by_regime: What is given, such as "given queries", to the pairs of the collections.
         corpora: Collection to the content hash of its documents.
-        left_out: The collections with queries, each predicted without its family.
+        left_out: What is given to the collections, each predicted without its family.
     """
     from beir_cocodr.evaluation.label_free.verdict import (
         DIFFERENT_KINDS,
@@ -34,16 +34,19 @@ def calibration_of(
     models = {}
     for regime, collections in by_regime.items():
         models[regime], _ = calibrate(collections, caution=CAUTION[regime])
+    trust = {}
+    for regime, predictions in left_out.items():
+        trust[regime] = {
+            SAME_KIND: count_trust(predictions, is_same_kind),
+            DIFFERENT_KINDS: count_trust(predictions, lambda kinds: not is_same_kind(kinds)),
+        }
     return Calibration(
         collections=list(corpora),
         corpora=list(corpora.values()),
-        trust={
-            SAME_KIND: count_trust(left_out, is_same_kind),
-            DIFFERENT_KINDS: count_trust(left_out, lambda kinds: not is_same_kind(kinds)),
-        },
+        trust=trust,
         date=datetime.date.today().isoformat(),
         models=models,
         margin=MARGIN,
         figures=spread_figures_of(by_regime[GIVEN_QUERIES]),
-        reliability=reliability(left_out),
+        reliability=reliability(left_out[GIVEN_QUERIES]),
     )

@@ -36,7 +36,7 @@ def count_trust(
             chosen = np.ones(len(pairs.models), bool)
         else:
             chosen = np.array([choose(kinds) for kinds in pairs.kinds], bool)
-        counts.update(_count(predicted, chosen))
+        counts.update(_count(predicted, chosen), collections=int(chosen.any()))
     return dict(counts)
 
 

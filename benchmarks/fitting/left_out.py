@@ -13,9 +13,10 @@ from beir_cocodr.evaluation.calibration import (
     DifferenceModel,
     ExpectedDifference,
     PairFeatures,
+    Reach,
     Spread,
 )
-from beir_cocodr.evaluation.few_labels import LEVEL, NORMAL
+from beir_cocodr.evaluation.few_labels import LEVEL
 from beir_cocodr.evaluation.label_free.likeness import spread_figures, unlikeness
 from fitting.labelled_pairs import Floats, LabelledPairs
 from fitting.moment_fit import LEAST_WIDENING, fit
@@ -25,6 +26,11 @@ MARGIN = 0.01
 
 # Candidates of the widening with distance.
 _WIDENINGS = (LEAST_WIDENING, 0.05)
+
+# The clearness of estimates at which intervals are calibrated, and how far apart estimates may be
+# that tell of each other.
+_CLEARNESS = (0.0, 1.0, 2.0)
+_BANDWIDTH = 0.75
 
 
 @dataclass(frozen=True)
@@ -45,24 +51,34 @@ class Predicted:
         return np.array([difference.mean for difference in self.differences])
 
     @property
-    def half_widths(self) -> Floats:
-        """Return half the (m,) widths of the intervals."""
-        return NORMAL * np.array([difference.deviation for difference in self.differences])
+    def lows(self) -> Floats:
+        """Return the (m,) lower ends of the intervals."""
+        return np.array([difference.interval[0] for difference in self.differences])
+
+    @property
+    def highs(self) -> Floats:
+        """Return the (m,) upper ends of the intervals."""
+        return np.array([difference.interval[1] for difference in self.differences])
+
+    @property
+    def widths(self) -> Floats:
+        """Return the (m,) widths of the intervals."""
+        return self.highs - self.lows
 
     @property
     def covered(self) -> npt.NDArray[np.bool_]:
         """Return where the interval holds the labelled difference."""
-        return np.abs(self.pairs.differences - self.expected) <= self.half_widths
+        return (self.lows <= self.pairs.differences) & (self.pairs.differences <= self.highs)
 
     @property
     def decided(self) -> npt.NDArray[np.bool_]:
         """Return where the interval excludes 0."""
-        return np.abs(self.expected) > self.half_widths
+        return (self.lows > 0) | (self.highs < 0)
 
     @property
     def no_difference(self) -> npt.NDArray[np.bool_]:
         """Return where the interval lies within the margin."""
-        return np.abs(self.expected) + self.half_widths <= MARGIN
+        return np.maximum(-self.lows, self.highs) <= MARGIN
 
 
 def predict(
@@ -88,17 +104,17 @@ def predict(
 
 def calibrate(
     collections: Sequence[LabelledPairs],
-    further: int = 0,
+    guaranteed: bool = False,
     caution: float = 1.0,
 ) -> tuple[DifferenceModel, dict[str, Spread]]:
     """Fit a model whose intervals hold on families that are left out.
 
-    Every family is left out once. The widening is that under which the differences are likeliest,
-    and the quantile is that of weighted split conformal prediction.
+    Every family is left out once. The widening is that under which the differences are likeliest.
 
     Args:
         collections: The labelled pairs, of at least three families.
-        further: See :func:`conformal_quantile`.
+        guaranteed: Let all intervals have the one reach that is guaranteed for a new family, see
+            :func:`conformal_quantile`, instead of those of :func:`local_reaches`.
         caution: See :func:`~fitting.moment_fit.fit`.
 
     Returns:
@@ -108,20 +124,20 @@ def calibrate(
     for family in dict.fromkeys(pairs.family for pairs in collections):
         others = [pairs for pairs in collections if pairs.family != family]
         fits[family] = (fit(others, caution=caution), spread_figures_of(others))
+    best: list[Predicted] = []
     best_likelihood = -np.inf
     for candidate in _WIDENINGS:
         predictions = []
         for pairs in collections:
             model, figures = fits[pairs.family]
             predictions.append(predict(replace(model, widening=candidate), pairs, figures))
-        scores = [_scores(predicted) for predicted in predictions]
-        likelihood = _likelihood(predictions, scores)
+        likelihood = _likelihood(predictions)
         if likelihood > best_likelihood:
             best_likelihood = likelihood
             widening = candidate
-            families = [pairs.family for pairs in collections]
-            quantile = conformal_quantile(scores, families, further=further)
-    model = fit(collections, quantile, widening, caution)
+            best = predictions
+    reaches = guaranteed_reach(best) if guaranteed else local_reaches(best)
+    model = fit(collections, reaches, widening, caution)
     return model, spread_figures_of(collections)
 
 
@@ -132,20 +148,81 @@ def spread_figures_of(collections: Sequence[LabelledPairs]) -> dict[str, Spread]
     return spread_figures([pairs.figures for pairs in collections], weights)
 
 
-def _scores(predicted: Predicted) -> Floats:
-    """Return by how many deviations the labelled differences miss the expected ones."""
-    deviations = np.array([difference.deviation for difference in predicted.differences])
-    return np.abs(predicted.pairs.differences - predicted.expected) / deviations
+def _deviations(predicted: Predicted) -> Floats:
+    return np.array([difference.deviation for difference in predicted.differences])
 
 
-def _likelihood(predictions: Sequence[Predicted], scores: Sequence[Floats]) -> float:
+def _misses(predicted: Predicted) -> Floats:
+    """Return by how many deviations the labelled differences lie above the expected ones."""
+    return (predicted.pairs.differences - predicted.expected) / _deviations(predicted)
+
+
+def _likelihood(predictions: Sequence[Predicted]) -> float:
     """Return the mean log-likelihood up to a common factor of all deviations."""
-    families = [predicted.pairs.family for predicted in predictions]
-    weights = np.concatenate(conformal_weights(scores, families))
-    widths = np.concatenate([predicted.half_widths for predicted in predictions])
-    squares = np.concatenate(scores) ** 2
+    weights = _family_weights(predictions)
+    deviations = np.concatenate([_deviations(predicted) for predicted in predictions])
+    squares = np.concatenate([_misses(predicted) for predicted in predictions]) ** 2
     common = np.average(squares, weights=weights)
-    return float(-np.average(np.log(widths), weights=weights) - 0.5 * np.log(common))
+    return float(-np.average(np.log(deviations), weights=weights) - 0.5 * np.log(common))
+
+
+def guaranteed_reach(predictions: Sequence[Predicted]) -> list[Reach]:
+    """Return the one reach of all intervals that is guaranteed for a new family."""
+    scores = [np.abs(_misses(predicted)) for predicted in predictions]
+    families = [predicted.pairs.family for predicted in predictions]
+    quantile = conformal_quantile(scores, families)
+    return [Reach(0.0, quantile, quantile)]
+
+
+def local_reaches(predictions: Sequence[Predicted]) -> list[Reach]:
+    """Return the reaches of intervals by the clearness of estimates.
+
+    At each clearness, the pairs whose estimates are about as clear tell how far differences lie on
+    either side. At 0 an estimate has no side, and both reaches are equal.
+
+    Args:
+        predictions: The pairs of each collection, from fits without its family, whose deviations
+            are not calibrated.
+
+    References:
+        Guan, 2023: Localized conformal prediction. Romano, Patterson and Candes, 2019:
+        Conformalized quantile regression, with quantiles of their own for either side.
+    """
+    deviations = np.concatenate([_deviations(predicted) for predicted in predictions])
+    expected = np.concatenate([predicted.expected for predicted in predictions])
+    misses = np.concatenate([_misses(predicted) for predicted in predictions])
+    beyond = np.where(expected > 0, misses, -misses)
+    clearness = np.minimum(np.abs(expected) / deviations, _CLEARNESS[-1])
+    of_families = _family_weights(predictions)
+    tail = (1 - LEVEL) / 2
+    reaches = []
+    for centre in _CLEARNESS:
+        weights = of_families * np.exp(-0.5 * ((clearness - centre) / _BANDWIDTH) ** 2)
+        towards_zero = weighted_quantile(-beyond, weights, 1 - tail)
+        away = weighted_quantile(beyond, weights, 1 - tail)
+        if centre == 0:
+            towards_zero = away = weighted_quantile(np.abs(beyond), weights, LEVEL)
+        reaches.append(Reach(centre, max(0.0, towards_zero), max(0.0, away)))
+    return reaches
+
+
+def weighted_quantile(
+    values: Floats,
+    weights: Floats,
+    share: float,
+) -> float:
+    """Return the smallest value that with those below it has a share of the weight."""
+    order = np.argsort(values, kind="stable")
+    mass = np.cumsum(weights[order])
+    position = int(np.searchsorted(mass, share * mass[-1] * (1 - 1e-9)))
+    return float(values[order][min(position, len(values) - 1)])
+
+
+def _family_weights(predictions: Sequence[Predicted]) -> Floats:
+    """Return the weights of all pairs, in which each family has 1."""
+    sizes = [predicted.expected for predicted in predictions]
+    families = [predicted.pairs.family for predicted in predictions]
+    return np.concatenate(conformal_weights(sizes, families))
 
 
 def conformal_weights(scores: Sequence[Floats], families: Sequence[str]) -> list[Floats]:
@@ -163,19 +240,17 @@ def conformal_quantile(
     scores: Sequence[Floats],
     families: Sequence[str],
     level: float = LEVEL,
-    further: int = 0,
 ) -> float:
     """Return the quantile of scores by weighted split conformal prediction over families.
 
     With the mass of one further family at infinity the level is guaranteed for a new family that is
-    exchangeable with these; without it, it holds nearly. Where the quantile would be infinite, as
-    with few families, the largest score is returned.
+    exchangeable with these. Where the quantile would be infinite, as with few families, the largest
+    score is returned.
 
     Args:
         scores: Scores of the pairs of each collection, from fits without its family.
         families: The families of the collections.
         level: The share of pairs of a new family that are to be covered.
-        further: Families whose mass lies at infinity: 1 for the guarantee, or 0.
 
     References:
         Tibshirani, Foygel Barber, Candes and Ramdas, 2019; Dunn, Wasserman and Ramdas, 2023.
@@ -184,7 +259,7 @@ def conformal_quantile(
     values = np.concatenate(scores)
     order = np.argsort(values, kind="stable")
     mass = np.cumsum(weights[order])
-    needed = level * (len(set(families)) + further)
+    needed = level * (len(set(families)) + 1)
     position = int(np.searchsorted(mass, needed - 1e-9))
     return float(values[order][min(position, len(values) - 1)])
 
@@ -192,7 +267,7 @@ def conformal_quantile(
 def leave_families_out(
     collections: Sequence[LabelledPairs],
     judged: Sequence[LabelledPairs] | None = None,
-    further: int = 0,
+    guaranteed: bool = False,
     caution: float = 1.0,
 ) -> list[Predicted]:
     """Predict every collection by a model that was not fitted to its family.
@@ -202,14 +277,14 @@ def leave_families_out(
     Args:
         collections: The collections to which models are fitted.
         judged: The collections to predict; by default the same.
-        further: See :func:`conformal_quantile`.
+        guaranteed: See :func:`calibrate`.
         caution: See :func:`~fitting.moment_fit.fit`.
     """
     judged = collections if judged is None else judged
     models = {}
     for family in dict.fromkeys(pairs.family for pairs in judged):
         others = [pairs for pairs in collections if pairs.family != family]
-        models[family] = calibrate(others, further, caution)
+        models[family] = calibrate(others, guaranteed, caution)
     predictions = []
     for pairs in judged:
         model, figures = models[pairs.family]
@@ -234,7 +309,6 @@ def leave_nothing_out(
     """
     model = fit(collections, caution=caution)
     figures = spread_figures_of(collections)
-    scores = [_scores(predict(model, pairs, figures)) for pairs in collections]
-    families = [pairs.family for pairs in collections]
-    model = replace(model, quantile=conformal_quantile(scores, families))
+    seen = [predict(model, pairs, figures) for pairs in collections]
+    model = replace(model, reaches=local_reaches(seen))
     return [predict(model, pairs, figures) for pairs in judged]

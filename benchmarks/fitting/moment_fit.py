@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import (
+    NORMAL_REACH,
     DifferenceModel,
     KindPrior,
     Precedent,
+    Reach,
     kind_pair,
 )
-from beir_cocodr.evaluation.few_labels import NORMAL
 from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
@@ -41,7 +42,7 @@ _USUAL_LOSS = 0.22
 #: By what the noise of features is multiplied, because few families show how far they mislead.
 #: Without real queries nothing tells if people ask in the words of the documents, and leads on
 #: crops decide wrongly where they do not.
-CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 10.0}
+CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 20.0}
 
 #: Features that look at real queries, and are not doubted where these lose words.
 UNDOUBTED = (LIKELIHOOD,)
@@ -80,7 +81,7 @@ class _Rows:
 
 def fit(
     collections: Sequence[LabelledPairs],
-    quantile: float = NORMAL,
+    reaches: Sequence[Reach] = NORMAL_REACH,
     widening: float = LEAST_WIDENING,
     caution: float = 1.0,
 ) -> DifferenceModel:
@@ -91,7 +92,7 @@ def fit(
 
     Args:
         collections: The labelled pairs, of at least two families.
-        quantile: The quantile of the intervals.
+        reaches: How far the intervals reach; by default those of a normal distribution.
         widening: How fast intervals widen with the distance of a collection.
         caution: By what the noise of features is multiplied.
     """
@@ -136,7 +137,7 @@ def fit(
         floor=_FLOOR,
         freedom=_FREEDOM,
         widening=widening,
-        quantile=quantile,
+        reaches=list(reaches),
         doubt=_DOUBT,
         usual_loss=_USUAL_LOSS,
         undoubted=[name for name in rows.names if name in UNDOUBTED],

@@ -34,7 +34,7 @@ def summarize(predictions: Sequence[Predicted]) -> Summary:
     shares = []
     for predicted in predictions:
         errors.append(predicted.expected - predicted.pairs.differences)
-        widths.append(2 * predicted.half_widths)
+        widths.append(predicted.widths)
         shares += [difference.prior_share for difference in predicted.differences]
     squares = np.concatenate(errors) ** 2
     return {

@@ -17,6 +17,12 @@ from beir_cocodr.evaluation.calibration import (
     KindPrior,
     PairFeatures,
     Precedent,
+    Reach,
+)
+from beir_cocodr.evaluation.label_free.verdict import (
+    GIVEN_QUERIES,
+    READ_QUERIES,
+    load_calibration,
 )
 
 NOISE = [[0.02, 0.006, 0.0], [0.006, 0.03, -0.004], [0.0, -0.004, 0.05]]
@@ -36,7 +42,7 @@ MODEL = DifferenceModel(
     floor=0.02,
     freedom=1e9,
     widening=0.1,
-    quantile=1.9,
+    reaches=[Reach(0.0, 1.9, 1.9)],
 )
 # The share by which a figure may be below another, if both are equal but for rounding.
 ROUNDING = 1e-12
@@ -170,12 +176,42 @@ def test_several_pairs_are_predicted_as_each_by_itself():
     assert MODEL.predict_all(pairs) == [MODEL.predict(one) for one in pairs]
 
 
-def test_an_interval_holds_0_where_nothing_may_be_decided():
-    sure = ExpectedDifference(0.1, 0.02, 0.4)
-    assert sure.interval[0] > 0
-    assert sure.holding_zero().interval[0] == pytest.approx(0)
-    open_interval = replace(sure, deviation=0.2)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_interval_holds_0_where_nothing_may_be_decided(sign):
+    sure = ExpectedDifference(sign * 0.1, 0.02, 0.02, 0.4)
+    assert min(np.abs(sure.interval)) > 0
+    assert sure.holding_zero().interval == pytest.approx(sorted((0, sign * 0.2)))
+    open_interval = replace(sure, below=0.2, above=0.2)
     assert open_interval.holding_zero() == open_interval
+
+
+def test_an_interval_reaches_as_far_as_differences_lie_from_estimates_as_clear():
+    model = replace(MODEL, reaches=[Reach(0.0, 2.0, 2.0), Reach(1.0, 1.0, 3.0)])
+    expected = model.predict(pair({}))
+    # Without evidence the estimate is the prior's, 0.08 with the deviation 0.1: a clearness of 0.8.
+    low, high = expected.interval
+    assert low == pytest.approx(0.32 * (0.08 - 0.1 * 1.2))
+    assert high == pytest.approx(0.32 * (0.08 + 0.1 * 2.8))
+    turned = model.predict(pair({}, kinds=("hybrid", "bm25")))
+    assert turned.interval == pytest.approx((-high, -low))
+    assert turned.chance == pytest.approx(1 - expected.chance)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_interval_that_ends_at_0_leaves_a_chance_of_5_percent(sign):
+    deviation = 0.1 / stats.norm.ppf(0.95)
+    sides = (deviation, 0.9) if sign > 0 else (0.9, deviation)
+    expected = ExpectedDifference(sign * 0.1, *sides, 0.4)
+    assert min(np.abs(expected.interval)) == pytest.approx(0)
+    assert expected.chance == pytest.approx(0.5 + sign * 0.45)
+
+
+@pytest.mark.parametrize("name", [GIVEN_QUERIES, READ_QUERIES])
+def test_a_clearer_estimate_is_further_from_0_with_its_whole_interval(name):
+    reaches = load_calibration().models[name].reaches
+    ends = [reach.clearness - reach.towards_zero for reach in reaches]
+    assert len(reaches) > 1
+    assert all(before < after for before, after in pairwise(ends))
 
 
 def test_precedents_turn():

@@ -87,17 +87,21 @@ class Rule:
     likeness: records.Likeness = _ALIKE
 
     @property
-    def model(self) -> DifferenceModel:
-        """Return the calibration's model for what is given.
+    def given(self) -> str:
+        """Return what is given, as a key of the calibration's models.
 
-        A calibration that was not fitted with a language model has none for it.
+        A calibration that was not fitted with a language model has no model for it.
         """
-        models = self.calibration.models
         if not self.evidence.real:
-            return models[CORPUS_ALONE]
-        if self.evidence.pooled is not None and READ_QUERIES in models:
-            return models[READ_QUERIES]
-        return models[GIVEN_QUERIES]
+            return CORPUS_ALONE
+        if self.evidence.pooled is not None and READ_QUERIES in self.calibration.models:
+            return READ_QUERIES
+        return GIVEN_QUERIES
+
+    @property
+    def model(self) -> DifferenceModel:
+        """Return the calibration's model for what is given."""
+        return self.calibration.models[self.given]
 
     def expected(self, a: str, b: str) -> ExpectedDifference:
         """Return the posterior of the difference of model b and model a."""
@@ -194,7 +198,7 @@ def decide(
     rule = Rule(evidence, calibration, likeness)
     estimates = estimate_pair(evidence, a, b, rule.model.slopes)
     alike = rule.rank_alike(a, b)
-    expected = ExpectedDifference(0.0, 0.0, 0.0) if alike else rule.expected(a, b)
+    expected = ExpectedDifference(0.0, 0.0, 0.0, 0.0) if alike else rule.expected(a, b)
     objection = "" if alike else rule.objection(estimates, expected, a, b)
     if objection:
         expected = expected.holding_zero()
@@ -219,7 +223,7 @@ def decide(
         rule=PRIOR if objection else CALIBRATED,
         score=2 * expected.chance - 1,
         reason=reason,
-        trust=calibration.statement(family, corpus_sha256),
+        trust=calibration.statement(rule.given, family, corpus_sha256),
         features=features(evidence, a, b),
         estimates=estimates,
         distance=rule.distance(a, b),
@@ -490,7 +494,7 @@ def _with_judgements(
     mean, deviation = difference
     before = _deviation(pair)
     share = pair.prior_share * min(1.0, (deviation / before) ** 2) if before else 0.0
-    joined = ExpectedDifference(mean, deviation, share)
+    joined = ExpectedDifference(mean, deviation, deviation, share)
     estimate = joined.mean
     interval = joined.interval
     gain = few_labels.pairs[pair.a][pair.b]

@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.calibration import (
     KindPrior,
     PairFeatures,
     Precedent,
+    Reach,
 )
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.contamination import Contamination
@@ -78,7 +79,7 @@ def calibrated(deviation=0.05, widening=0.1):
         floor=0.0,
         freedom=1e9,
         widening=widening,
-        quantile=1.645,
+        reaches=[Reach(0.0, 1.645, 1.645)],
     )
     return Calibration(["c"], [], {}, "2026-01-01", {GIVEN_QUERIES: model, CORPUS_ALONE: model})
 

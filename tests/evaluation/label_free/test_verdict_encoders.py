@@ -41,7 +41,7 @@ def collection(leads):
 def predicted(means, deviations):
     differences = []
     for mean, deviation in zip(means, deviations, strict=True):
-        differences.append(ExpectedDifference(mean, deviation, 0.5))
+        differences.append(ExpectedDifference(mean, deviation, 2 * deviation, 0.5))
     return Predicted(collection((0.0, 0.0, 0.0)).pairs[GIVEN_QUERIES], differences)
 
 
@@ -60,7 +60,7 @@ def test_consistent_means_stay():
     before = predicted((0.1, 0.4, 0.3), (0.1, 0.2, 0.5))
     after = consistent(before)
     assert after.expected == pytest.approx(before.expected)
-    assert after.half_widths == pytest.approx(before.half_widths)
+    assert after.widths == pytest.approx(before.widths)
 
 
 def test_an_encoder_far_behind_bm25_is_weak():

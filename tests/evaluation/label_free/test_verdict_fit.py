@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fitting.counts import count_trust, reliability
 from fitting.labelled_pairs import LabelledPairs
-from fitting.left_out import Predicted, calibrate, conformal_quantile, leave_families_out
+from fitting.left_out import (
+    Predicted,
+    calibrate,
+    conformal_quantile,
+    guaranteed_reach,
+    leave_families_out,
+    local_reaches,
+    weighted_quantile,
+)
 from fitting.moment_fit import fit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.calibration import Calibration, ExpectedDifference, PairFeatures
+from beir_cocodr.evaluation.calibration import (
+    Calibration,
+    ExpectedDifference,
+    PairFeatures,
+    Reach,
+)
 from beir_cocodr.evaluation.few_labels import NORMAL
-from beir_cocodr.evaluation.label_free.verdict import SAME_KIND, load_calibration
+from beir_cocodr.evaluation.label_free.verdict import (
+    CORPUS_ALONE,
+    DIFFERENT_KINDS,
+    GIVEN_QUERIES,
+    READ_QUERIES,
+    SAME_KIND,
+    Rule,
+    load_calibration,
+)
 
 KINDS = ("bm25", "dense", "dense", "hybrid", "hybrid")
 
@@ -100,7 +122,8 @@ def test_collections_may_come_in_any_order():
             second.priors[pair].precedent.better == prior.precedent.better if prior.precedent else 1
         )
     assert second.slopes == pytest.approx(first.slopes)
-    assert second.quantile == pytest.approx(first.quantile)
+    for reach, other in zip(first.reaches, second.reaches, strict=True):
+        assert vars(other) == pytest.approx(vars(reach))
     assert second.widening == first.widening
 
 
@@ -170,8 +193,7 @@ def test_no_label_of_a_family_has_a_part_in_its_own_predictions():
 def test_the_conformal_quantile_is_the_weighted_one_with_a_mass_at_infinity(scores):
     families = [f"f{number}" for number in range(len(scores))]
     arrays = [np.array(of_family) for of_family in scores]
-    found = conformal_quantile(arrays, families, further=1)
-    assert conformal_quantile(arrays, families) <= found
+    found = conformal_quantile(arrays, families)
     mass = {value: 0.0 for of_family in scores for value in of_family}
     for of_family in scores:
         for value in of_family:
@@ -186,11 +208,81 @@ def test_the_conformal_quantile_is_the_weighted_one_with_a_mass_at_infinity(scor
 
 def test_with_few_families_the_quantile_is_the_largest_score():
     scores = [np.array([1.0, 2.0]), np.array([3.0]), np.array([0.5])]
-    assert conformal_quantile(scores, ["a", "b", "c"], further=1) == 3
+    assert conformal_quantile(scores, ["a", "b", "c"]) == 3
     # Collections of one family share its weight.
     many = [np.array([1.0])] * 20
     families = [f"f{number}" for number in range(20)]
     assert conformal_quantile([*many, np.array([9.0])], [*families, "f0"]) == 1
+
+
+def predictions(expected, differences, family="f"):
+    """Return the predictions of pairs with estimates of the deviation 1."""
+    count = len(expected)
+    pairs = LabelledPairs(
+        name=family,
+        family=family,
+        models=[("x", str(number)) for number in range(count)],
+        kinds=[("dense", "dense")] * count,
+        features=[{}] * count,
+        distances=np.ones(count),
+        differences=np.asarray(differences),
+        errors=np.full(count, 1e-6),
+    )
+    return Predicted(pairs, [ExpectedDifference(mean, 1.0, 1.0, 0.5) for mean in expected])
+
+
+def test_reaches_are_those_of_differences_around_estimates_as_clear():
+    """Planted: on the side of 0 differences lie half as far as on the other."""
+    rng = np.random.default_rng(5)
+    seen = []
+    for family in range(3):
+        expected = rng.uniform(-4, 4, size=20_000)
+        noise = rng.normal(size=20_000)
+        outward = np.where(noise > 0, noise, 0.5 * noise)
+        seen.append(predictions(expected, expected + np.sign(expected) * outward, f"f{family}"))
+    reaches = local_reaches(seen)
+    assert [reach.clearness for reach in reaches] == [0, 1, 2]
+    assert reaches[0].towards_zero == reaches[0].away
+    for reach in reaches[1:]:
+        assert reach.towards_zero == pytest.approx(NORMAL / 2, abs=0.03)
+        assert reach.away == pytest.approx(NORMAL, abs=0.03)
+
+
+def test_clear_estimates_have_a_reach_of_their_own():
+    rng = np.random.default_rng(7)
+    expected = np.concatenate([np.full(500, 0.1), np.full(500, 3.0)])
+    noise = np.concatenate([rng.normal(size=500), np.abs(rng.normal(size=500))])
+    unclear, _, clear = local_reaches([predictions(expected, expected + noise)])
+    assert unclear.towards_zero == pytest.approx(NORMAL, abs=0.2)
+    assert clear.towards_zero < 0.3
+    assert clear.away > NORMAL
+
+
+def test_turned_pairs_have_the_same_reaches():
+    rng = np.random.default_rng(6)
+    expected = rng.normal(size=300)
+    differences = expected + rng.normal(size=300)
+    turned = predictions(-expected, -differences)
+    assert local_reaches([predictions(expected, differences)]) == local_reaches([turned])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-20, 20), st.integers(1, 9)), min_size=1, max_size=20, unique=True
+    ),
+    st.sampled_from([0.05, 0.5, 0.9, 0.95]),
+)
+def test_the_weighted_quantile_is_numpys(rows, share):
+    values, weights = np.array(rows, float).T
+    wanted = np.quantile(values, share, weights=weights, method="inverted_cdf")
+    assert weighted_quantile(values, weights, share) == wanted
+
+
+def test_the_guaranteed_reach_is_one_and_holds_on_both_sides():
+    seen = [predictions([1.0, -1.0], [1.0 + by, -1.0 - by], f"f{by}") for by in range(12)]
+    assert guaranteed_reach(seen) == [Reach(0.0, 11.0, 11.0)]
+    assert guaranteed_reach(seen[:10]) == [Reach(0.0, 9.0, 9.0)]
 
 
 def test_counts_and_reliability_by_hand():
@@ -207,7 +299,7 @@ def test_counts_and_reliability_by_hand():
         errors=np.full(6, 1e-6),
     )
     predicted = Predicted(
-        pairs, [ExpectedDifference(mean, 0.0165 / NORMAL, 0.5) for mean in expected]
+        pairs, [ExpectedDifference(mean, 0.01 / NORMAL, 0.0165 / NORMAL, 0.5) for mean in expected]
     )
     counts = count_trust([predicted])
     wanted = {
@@ -227,16 +319,38 @@ def test_counts_and_reliability_by_hand():
     assert count_trust([predicted], lambda kinds: kinds == ("bm25", "dense"))["pairs"] == 0
     rows = reliability([predicted])
     assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
-    statement = Calibration(["c1", "c2"], ["abc"], {SAME_KIND: counts}, "2026-01-01").statement(
-        SAME_KIND, "abc"
-    )
+    nothing = dict(counts, decided=0, right=0)
+    trust = {GIVEN_QUERIES: {SAME_KIND: counts}, CORPUS_ALONE: {SAME_KIND: nothing}}
+    calibration = Calibration(["c1", "c2"], ["abc"], trust, "2026-01-01")
+    statement = calibration.statement(GIVEN_QUERIES, SAME_KIND, "abc")
     for part in (
+        f"For {SAME_KIND} (given queries), on 1 labelled collections",
         "in 2 of 6 pairs",
         "right in 3 of 4 decided",
         "it decided 2",
         "not an independent test",
     ):
         assert part in statement
+    assert "no pair was decided" in calibration.statement(CORPUS_ALONE, SAME_KIND)
+
+
+@pytest.mark.parametrize(
+    ("real", "pooled", "given"),
+    [
+        (False, None, CORPUS_ALONE),
+        (True, None, GIVEN_QUERIES),
+        (True, "read", READ_QUERIES),
+    ],
+)
+def test_trust_is_told_by_what_is_given(real, pooled, given):
+    rule = Rule(SimpleNamespace(real=real, pooled=pooled), load_calibration())
+    assert rule.given == given
+    assert rule.model is rule.calibration.models[given]
+    assert set(rule.calibration.trust) == set(rule.calibration.models)
+    assert f"({given}), on 25 labelled" in rule.calibration.statement(given, DIFFERENT_KINDS)
+    # Two encoders are of one kind, and the calibration was fitted to the uses of a single one.
+    unknown = rule.calibration.statement(given, SAME_KIND)
+    assert f"verdicts on models of one kind ({given}) are right is not known" in unknown
 
 
 def test_too_little_to_calibrate_on():
