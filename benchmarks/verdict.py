@@ -2,7 +2,7 @@
 
 Labelled collections were searched by many systems (``collect.py``). Each collection is judged by a
 model of differences that was fitted without it and without its family: priors, slopes, widths,
-widening and quantile, nothing has seen the family that is judged. Pairs of undamaged systems are
+widening and reaches, nothing has seen the family that is judged. Pairs of undamaged systems are
 counted: BM25, an encoder, its fusion, RM3 and feedback, and encoders against each other, on
 collections on which BM25 is below 0.9. Encoders with a known defect, against themselves without it,
 have a table of their own. Last, a model is fitted to all collections, which is the calibration that
@@ -147,7 +147,7 @@ class Study:
                 left_out, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
             ),
             "by evidence": self.by_evidence(),
-            "with a guarantee": summarize(self._predict(self._counted(), guaranteed=True)),
+            "with a further family": summarize(self._predict(self._counted(), further_family=True)),
             "with nothing left out": self._judge_seen(),
             "defects": grouped(
                 defects, lambda pairs, row: defect_of(searched[pairs.name], pairs.models[row])
@@ -159,9 +159,9 @@ class Study:
         return figures, left_out
 
     def _predict(
-        self, judged: Sequence[LabelledPairs], *, guaranteed: bool = False
+        self, judged: Sequence[LabelledPairs], *, further_family: bool = False
     ) -> list[Predicted]:
-        return leave_families_out(self.fitted, judged, guaranteed, CAUTION[self.regime])
+        return leave_families_out(self.fitted, judged, further_family, CAUTION[self.regime])
 
     def _judge_seen(self) -> Summary:
         """Return what the same evidence gives if the judged families are fitted, too."""
@@ -287,7 +287,7 @@ def describe(results: Mapping[str, Any]) -> str:
             parts += [f"### {part}", _table(of_regime[part] | {"all": of_regime["all"]})]
         parts += ["### known defects", _table(of_regime["defects"])]
         others = {
-            "with the mass of a further family": of_regime["with a guarantee"],
+            "with the mass of a further family": of_regime["with a further family"],
             "with nothing left out": of_regime["with nothing left out"],
         }
         parts += ["### other fits", _table(others)]

@@ -177,7 +177,7 @@ def consistent(predicted: Predicted) -> Predicted:
     means = (signs @ scores).tolist()
     differences = []
     for difference, mean in zip(predicted.differences, means, strict=True):
-        differences.append(replace(difference, mean=mean))
+        differences.append(difference.moved(mean))
     return Predicted(pairs, differences)
 
 

@@ -33,12 +33,20 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     right, decided = counts["right"], counts["decided"]
     assert f"{right} of {decided} decided signs were right" in short
     large = f"{counts['very_large_decided']} of {counts['very_large']}"
-    assert f"of the pairs that differ by more than 0.05 it decided {large}" in short
+    assert (
+        f"Of the pairs that differ significantly and by more than 0.05, it decided {large}" in short
+    )
     read = results["given queries and a language model"]["all"]["counts"]
     page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
     for counts in (summary["counts"], read):
         assert f"{counts['right']} of {counts['decided']}" in page
         assert f"{counts['very_large_decided']} of" in page
+    for number, text in (
+        (7, "of {} pairs with a chance of about {:.0%}, labels agreed in {:.0%}"),
+        (8, "of {} pairs with about {:.0%}, in {:.0%}"),
+    ):
+        row = results["given queries"]["reliability"][number]
+        assert text.format(round(row["pairs"]), row["predicted"], row["observed"]) in page
 
 
 def test_the_figures_of_left_out_encoders_are_in_a_results_file():

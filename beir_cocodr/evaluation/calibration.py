@@ -110,8 +110,9 @@ class ExpectedDifference:
 
     Attributes:
         mean: The estimate.
-        below: Standard deviation of smaller differences.
-        above: Standard deviation of larger differences.
+        below: Its distance from the lower end of the 90% interval, divided by 1.645: the standard
+            deviation, if errors are normal.
+        above: The same for the upper end.
         prior_share: The share of the prior in the precision, 1 without evidence.
     """
 
@@ -130,6 +131,12 @@ class ExpectedDifference:
         """Return the mean of both deviations."""
         return (self.below + self.above) / 2
 
+    def moved(self, mean: float) -> ExpectedDifference:
+        """Return the same with another mean; the side of 0 keeps its deviation."""
+        if (mean > 0) == (self.mean > 0):
+            return replace(self, mean=mean)
+        return replace(self, mean=mean, below=self.above, above=self.below)
+
     def holding_zero(self) -> ExpectedDifference:
         """Return the same with deviations so large that the interval holds 0.
 
@@ -142,7 +149,8 @@ class ExpectedDifference:
     def chance(self) -> float:
         """Return the probability that b is better; 0.5 without a deviation.
 
-        It is 95% if the 90% interval ends at 0.
+        It is that of a normal distribution with the deviation on the side of 0, so it is 95% if
+        the 90% interval ends at 0.
         """
         towards_zero = self.below if self.mean > 0 else self.above
         if not towards_zero:
@@ -152,10 +160,10 @@ class ExpectedDifference:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a 90% interval reaches on either side of an estimate of some clearness.
+    """How far a 90% interval reaches on either side of an estimate.
 
     Attributes:
-        clearness: The size of the estimate in its standard deviations.
+        clearness: The size of the estimate, divided by its standard deviation.
         towards_zero: By how many standard deviations the interval reaches towards 0.
         away: By how many it reaches away from 0.
     """
@@ -185,9 +193,8 @@ class DifferenceModel:
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
 
-    The interval is that of conformal prediction on collections that were left out of the fit. It
-    has a reach on either side, which depends on how clear the estimate is: a clear estimate is
-    rarely wrong by much towards 0.
+    The ends of the interval are quantiles over collections that were left out of the fit, each of
+    pairs whose estimates are about as clear, that is, as large in their standard deviations.
 
     Attributes:
         slopes: Feature to its slope.
@@ -361,9 +368,9 @@ class Calibration(Record):
         corpora: Content hashes of their documents.
         trust: What is given, as in ``models``, to group of pairs to counts: ``collections``,
             ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of these, ``large``
-            (labels show a difference beyond 0.03), ``large_decided``, ``equal`` (within the
-            margin), ``equal_decided``. Each collection was judged by a model that was fitted
-            without its family.
+            (labels show a significant difference beyond 0.03), ``large_decided``, ``equal``
+            (within the margin), ``equal_decided``. Each collection was judged by a model that was
+            fitted without its family.
         date: The day of the fit.
         models: "given queries" for collections with queries, "given queries and a language model"
             if one reads what is found for them, and "corpus alone" for collections without.
@@ -414,8 +421,8 @@ class Calibration(Record):
             f"For {group} ({given}), on {counts['collections']} labelled collections, each judged "
             "by a model fitted without it and its family: the 90% interval contained the labelled "
             f"difference in {counts['covered']} of {counts['pairs']} pairs, {decided}; of "
-            f"{counts['large']} pairs whose labels differ by more than 0.03 it decided "
-            f"{counts['large_decided']}, of {counts['equal']} that are equal within "
+            f"{counts['large']} pairs whose labels differ significantly, by more than 0.03, it "
+            f"decided {counts['large_decided']}, of {counts['equal']} that are equal within "
             f"{self.margin:g} it decided {counts['equal_decided']} ({self.date})."
         )
         if corpus_sha256 in self.corpora:

@@ -27,8 +27,8 @@ MARGIN = 0.01
 # Candidates of the widening with distance.
 _WIDENINGS = (LEAST_WIDENING, 0.05)
 
-# The clearness of estimates at which intervals are calibrated, and how far apart estimates may be
-# that tell of each other.
+# The clearness of estimates at which intervals are calibrated, and the bandwidth of the Gaussian
+# kernel by which pairs of another clearness are weighted there.
 _CLEARNESS = (0.0, 1.0, 2.0)
 _BANDWIDTH = 0.75
 
@@ -104,7 +104,7 @@ def predict(
 
 def calibrate(
     collections: Sequence[LabelledPairs],
-    guaranteed: bool = False,
+    further_family: bool = False,
     caution: float = 1.0,
 ) -> tuple[DifferenceModel, dict[str, Spread]]:
     """Fit a model whose intervals hold on families that are left out.
@@ -113,7 +113,7 @@ def calibrate(
 
     Args:
         collections: The labelled pairs, of at least three families.
-        guaranteed: Let all intervals have the one reach that is guaranteed for a new family, see
+        further_family: Let all intervals have the one reach of split conformal prediction, see
             :func:`conformal_quantile`, instead of those of :func:`local_reaches`.
         caution: See :func:`~fitting.moment_fit.fit`.
 
@@ -136,7 +136,7 @@ def calibrate(
             best_likelihood = likelihood
             widening = candidate
             best = predictions
-    reaches = guaranteed_reach(best) if guaranteed else local_reaches(best)
+    reaches = reach_with_further_family(best) if further_family else local_reaches(best)
     model = fit(collections, reaches, widening, caution)
     return model, spread_figures_of(collections)
 
@@ -166,8 +166,8 @@ def _likelihood(predictions: Sequence[Predicted]) -> float:
     return float(-np.average(np.log(deviations), weights=weights) - 0.5 * np.log(common))
 
 
-def guaranteed_reach(predictions: Sequence[Predicted]) -> list[Reach]:
-    """Return the one reach of all intervals that is guaranteed for a new family."""
+def reach_with_further_family(predictions: Sequence[Predicted]) -> list[Reach]:
+    """Return one reach for all intervals, as of split conformal prediction."""
     scores = [np.abs(_misses(predicted)) for predicted in predictions]
     families = [predicted.pairs.family for predicted in predictions]
     quantile = conformal_quantile(scores, families)
@@ -178,7 +178,9 @@ def local_reaches(predictions: Sequence[Predicted]) -> list[Reach]:
     """Return the reaches of intervals by the clearness of estimates.
 
     At each clearness, the pairs whose estimates are about as clear tell how far differences lie on
-    either side. At 0 an estimate has no side, and both reaches are equal.
+    either side: 5% lie beyond each end. At 0 an estimate has no side, and both reaches are equal.
+    This is localized conformal prediction without its correction for the new point, so no level is
+    guaranteed.
 
     Args:
         predictions: The pairs of each collection, from fits without its family, whose deviations
@@ -243,9 +245,9 @@ def conformal_quantile(
 ) -> float:
     """Return the quantile of scores by weighted split conformal prediction over families.
 
-    With the mass of one further family at infinity the level is guaranteed for a new family that is
-    exchangeable with these. Where the quantile would be infinite, as with few families, the largest
-    score is returned.
+    One further family has its mass at infinity, as split conformal prediction has it for the new
+    one. The level holds nearly, not by a guarantee: the scores come from several fits. Where the
+    quantile would be infinite, as with few families, the largest score is returned.
 
     Args:
         scores: Scores of the pairs of each collection, from fits without its family.
@@ -267,24 +269,24 @@ def conformal_quantile(
 def leave_families_out(
     collections: Sequence[LabelledPairs],
     judged: Sequence[LabelledPairs] | None = None,
-    guaranteed: bool = False,
+    further_family: bool = False,
     caution: float = 1.0,
 ) -> list[Predicted]:
     """Predict every collection by a model that was not fitted to its family.
 
-    Priors, slopes, widths, widening and quantile are all fitted to the other families.
+    Priors, slopes, widths, widening and reaches are all fitted to the other families.
 
     Args:
         collections: The collections to which models are fitted.
         judged: The collections to predict; by default the same.
-        guaranteed: See :func:`calibrate`.
+        further_family: See :func:`calibrate`.
         caution: See :func:`~fitting.moment_fit.fit`.
     """
     judged = collections if judged is None else judged
     models = {}
     for family in dict.fromkeys(pairs.family for pairs in judged):
         others = [pairs for pairs in collections if pairs.family != family]
-        models[family] = calibrate(others, guaranteed, caution)
+        models[family] = calibrate(others, further_family, caution)
     predictions = []
     for pairs in judged:
         model, figures = models[pairs.family]
@@ -303,7 +305,7 @@ def leave_nothing_out(
     evidence lacks.
 
     Args:
-        collections: The collections to which the model and its quantile are fitted.
+        collections: The collections to which the model and its reaches are fitted.
         judged: The collections to predict.
         caution: See :func:`~fitting.moment_fit.fit`.
     """

@@ -20,6 +20,7 @@ from beir_cocodr.evaluation.calibration import (
     Reach,
 )
 from beir_cocodr.evaluation.label_free.verdict import (
+    CORPUS_ALONE,
     GIVEN_QUERIES,
     READ_QUERIES,
     load_calibration,
@@ -197,6 +198,12 @@ def test_an_interval_reaches_as_far_as_differences_lie_from_estimates_as_clear()
     assert turned.chance == pytest.approx(1 - expected.chance)
 
 
+def test_an_estimate_on_the_other_side_of_0_has_the_deviation_of_that_side():
+    estimate = ExpectedDifference(0.1, 0.02, 0.05, 0.4)
+    assert estimate.moved(0.3) == ExpectedDifference(0.3, 0.02, 0.05, 0.4)
+    assert estimate.moved(-0.3) == ExpectedDifference(-0.3, 0.05, 0.02, 0.4)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_an_interval_that_ends_at_0_leaves_a_chance_of_5_percent(sign):
     deviation = 0.1 / stats.norm.ppf(0.95)
@@ -206,7 +213,7 @@ def test_an_interval_that_ends_at_0_leaves_a_chance_of_5_percent(sign):
     assert expected.chance == pytest.approx(0.5 + sign * 0.45)
 
 
-@pytest.mark.parametrize("name", [GIVEN_QUERIES, READ_QUERIES])
+@pytest.mark.parametrize("name", [GIVEN_QUERIES, READ_QUERIES, CORPUS_ALONE])
 def test_a_clearer_estimate_is_further_from_0_with_its_whole_interval(name):
     reaches = load_calibration().models[name].reaches
     ends = [reach.clearness - reach.towards_zero for reach in reaches]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -133,7 +134,7 @@ class LikelihoodReader:
         unread = []
         for query, texts in zip(queries, pooled, strict=True):
             known = self._known(query)
-            unread.append(sum(text_sha256(text) not in known for text in texts))
+            unread.append(sum(name not in known for name in set(map(text_sha256, texts))))
         count = sum(unread)
         if count:
             log.info(
@@ -145,9 +146,17 @@ class LikelihoodReader:
             )
 
     def _known(self, query: str) -> dict[str, float]:
-        """Return the hash of each document that was read for a query to its score."""
-        kept: dict[str, float] = parse_json(self._cache.get(query) or "{}")
-        return kept
+        """Return the hash of each document that was read for a query to its score.
+
+        What cannot be read in a damaged file is read again.
+        """
+        try:
+            kept = parse_json(self._cache.get(query) or "{}", finite=True)
+        except ValueError:
+            return {}
+        if not isinstance(kept, dict):
+            return {}
+        return {name: score for name, score in kept.items() if isinstance(score, float)}
 
     def _means_of(self, query: str, texts: Sequence[str]) -> dict[str, float]:
         """Return the hash of each document to the mean log-probability of a query after it."""
@@ -158,8 +167,10 @@ class LikelihoodReader:
             asked = self._ids(f" {query}")[:_QUERY_TOKENS]
             read = [self._ids(text)[:_DOCUMENT_TOKENS] for text in missing.values()]
             means = self._means(asked, read).tolist()
-            known |= dict(zip(missing, means, strict=True))
-            self._cache.put(query, json.dumps(known))
+            # Another process may have read other documents meanwhile.
+            known = self._known(query) | dict(zip(missing, means, strict=True))
+            if all(map(math.isfinite, means)):
+                self._cache.put(query, json.dumps(known))
         return known
 
     def _ids(self, text: str) -> list[int]:

@@ -274,11 +274,20 @@ def expected_values(
     for pair in pairs:
         i = numbers[pair.a]
         j = numbers[pair.b]
-        means[i, j] = pair.estimate
-        means[j, i] = -pair.estimate
+        mean = _centre(pair)
+        means[i, j] = mean
+        means[j, i] = -mean
         variances[[i, j], [j, i]] = _deviation(pair) ** 2
         distances[[i, j], [j, i]] = pair.distance
     return Expected(means.mean(axis=0), variances, distances)
+
+
+def _centre(pair: records.PairVerdict) -> float:
+    """Return the mean of the normal distribution that has the interval of a pair.
+
+    Where nothing may be decided, the interval was widened around the estimate, which stays.
+    """
+    return pair.estimate if pair.rule == PRIOR else sum(pair.interval) / 2
 
 
 def _deviation(pair: records.PairVerdict) -> float:

@@ -97,6 +97,24 @@ def test_nothing_is_read_twice(tiny_gpt2, documents, caplog, monkeypatch):
     assert "reads" not in caplog.text
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": NaN}', '{"a": "b"}', ""])
+def test_a_damaged_file_of_the_cache_is_read_again(reader, documents, content):
+    arguments = ["damaged afterwards"], [np.array([2, 3])], documents
+    [before] = reader.read(*arguments)
+    reader._cache.put("damaged afterwards", content)
+    [after] = reader.read(*arguments)
+    assert after.tolist() == before.tolist()
+    assert len(reader._known("damaged afterwards")) == 2
+
+
+def test_scores_that_are_no_numbers_are_not_kept(tiny_gpt2, documents, monkeypatch):
+    reader = load_likelihood_reader(QuestionOptions(f"hf:{tiny_gpt2}", device="cpu"))
+    monkeypatch.setattr(reader, "_means", lambda query, read: np.full(len(read), np.nan))
+    [scores] = reader.read(["overflown"], [np.array([0])], documents)
+    assert np.isnan(scores).all()
+    assert reader._cache.get("overflown") is None
+
+
 def test_another_precision_is_another_reading(tiny_gpt2, documents):
     options = QuestionOptions(f"hf:{tiny_gpt2}", device="cpu")
     folders = {load_likelihood_reader(options, bf16=bf16)._cache.folder for bf16 in (False, True)}

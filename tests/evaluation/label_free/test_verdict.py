@@ -19,6 +19,7 @@ from beir_cocodr.evaluation.calibration import (
     Precedent,
     Reach,
 )
+from beir_cocodr.evaluation.few_labels import NORMAL
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE, estimate_pair, features
@@ -195,6 +196,21 @@ def test_nothing_is_decided_on_a_model_of_a_kind_that_the_calibration_has_not(na
     assert verdicts[0].better_bet == name
     expected = expected_values(["x", name, "bm25"], verdicts)
     assert expected.variances[0, 1] > 0.3**2 > expected.variances[0, 2]
+
+
+def test_what_judgements_start_from_is_the_interval_without_them():
+    """An interval with two reaches is joined by the normal distribution that has it."""
+    model = calibrated().models[GIVEN_QUERIES]
+    model = replace(model, reaches=[Reach(0.0, 2.0, 2.0), Reach(1.0, 1.2, 2.8)])
+    calibration = replace(calibrated(), models={GIVEN_QUERIES: model})
+    found = decide(with_lead(0.2, "hybrid:x"), "x", "hybrid:x", calibration)
+    low, high = found.interval
+    assert found.verdict == "better"
+    assert high - found.estimate > 2 * (found.estimate - low)
+    expected = expected_values(["x", "hybrid:x"], [found])
+    mean = expected.mean[1] - expected.mean[0]
+    half_width = NORMAL * np.sqrt(expected.variances[0, 1])
+    assert (mean - half_width, mean + half_width) == pytest.approx((low, high))
 
 
 def test_nothing_is_decided_by_what_usually_wins_alone():

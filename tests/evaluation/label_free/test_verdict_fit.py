@@ -13,9 +13,9 @@ from fitting.left_out import (
     Predicted,
     calibrate,
     conformal_quantile,
-    guaranteed_reach,
     leave_families_out,
     local_reaches,
+    reach_with_further_family,
     weighted_quantile,
 )
 from fitting.moment_fit import fit
@@ -279,10 +279,10 @@ def test_the_weighted_quantile_is_numpys(rows, share):
     assert weighted_quantile(values, weights, share) == wanted
 
 
-def test_the_guaranteed_reach_is_one_and_holds_on_both_sides():
+def test_the_reach_with_a_further_family_is_one_for_both_sides():
     seen = [predictions([1.0, -1.0], [1.0 + by, -1.0 - by], f"f{by}") for by in range(12)]
-    assert guaranteed_reach(seen) == [Reach(0.0, 11.0, 11.0)]
-    assert guaranteed_reach(seen[:10]) == [Reach(0.0, 9.0, 9.0)]
+    assert reach_with_further_family(seen) == [Reach(0.0, 11.0, 11.0)]
+    assert reach_with_further_family(seen[:10]) == [Reach(0.0, 9.0, 9.0)]
 
 
 def test_counts_and_reliability_by_hand():
@@ -303,6 +303,7 @@ def test_counts_and_reliability_by_hand():
     )
     counts = count_trust([predicted])
     wanted = {
+        "collections": 1,
         "pairs": 6,
         "covered": 2,
         "decided": 4,
@@ -319,12 +320,13 @@ def test_counts_and_reliability_by_hand():
     assert count_trust([predicted], lambda kinds: kinds == ("bm25", "dense"))["pairs"] == 0
     rows = reliability([predicted])
     assert sum(row["pairs"] for row in rows) == pytest.approx(6, abs=1)
-    nothing = dict(counts, decided=0, right=0)
+    counts = counts | {"collections": 2}
+    nothing = counts | {"decided": 0, "right": 0}
     trust = {GIVEN_QUERIES: {SAME_KIND: counts}, CORPUS_ALONE: {SAME_KIND: nothing}}
     calibration = Calibration(["c1", "c2"], ["abc"], trust, "2026-01-01")
     statement = calibration.statement(GIVEN_QUERIES, SAME_KIND, "abc")
     for part in (
-        f"For {SAME_KIND} (given queries), on 1 labelled collections",
+        f"For {SAME_KIND} (given queries), on 2 labelled collections, ",
         "in 2 of 6 pairs",
         "right in 3 of 4 decided",
         "it decided 2",
