@@ -1,48 +1,41 @@
 """Claim: a few judged queries choose the best use of an encoder.
 
-All uses of one encoder that need no training search labelled collections. Of each collection 0, 10,
-20 or 50 queries are drawn as judged, 50 times. A use is chosen by the estimate that joins them with
-what is expected without labels, and measured on the queries that are left. It is compared with the
-choice by labels alone; with the choice by twenty queries, when only ten drawn pairs of each are
-judged, as ``labels_wanted.tsv`` asks for them; with the best and the worst use; and with fixed
-uses. Stores and searches are kept in ``--work``.
+BM25 and the uses of MiniLM that need no training were searched on labelled collections
+(``collect.py``). What is expected of them without labels comes from a calibration that was fitted
+without the collection and its family. Of each collection 0, 10, 20 or 50 queries are drawn as
+judged, 50 times. A use is chosen by the estimate that joins them with what is expected, and
+measured on the queries that are left. It is compared with the choice by labels alone; with the
+choice by twenty queries, when only ten drawn pairs of each are judged, as ``labels_wanted.tsv``
+asks for them; with the best and the worst use; and with fixed uses. Collections on which BM25 is at
+0.9 or above, that are judged in pools, or that have fewer than 70 queries take no part.
 
 The script prints the means of all choices, and writes ``benchmarks/results/few_labels.json``:
 
-    python benchmarks/few_labels.py --work DIR --collections FOLDER [--domains numpy scipy]
+    python benchmarks/few_labels.py --work runs/collect
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.measure import timed
-from harness.page import markdown_table
-from harness.script import (
-    add_collections,
-    add_integers,
-    add_work,
-    option_parser,
-    origin,
-    read_json,
-    write_results,
-)
-from harness.study import COLLECTIONS
+from collecting.query_sets import QUERIES
+from collecting.searched import Searched, load_searched
+from fitting.judged_collections import FITTED, JudgedCollection, use_of
+from fitting.left_out import calibrate
+from fitting.moment_fit import CAUTION
+from harness.page import Marks, markdown_table
+from harness.script import add_integers, add_work, option_parser, origin, write_results
 
-from beir_cocodr import SearchOptions, load_collection
 from beir_cocodr.arrays import Doubles
-from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.judgements import JudgedQuery, Judgements
 from beir_cocodr.evaluation.annotation import PER_QUERY, draw_candidates
+from beir_cocodr.evaluation.calibration import Calibration
 from beir_cocodr.evaluation.few_labels import (
     FEWEST,
     NORMAL,
@@ -52,19 +45,9 @@ from beir_cocodr.evaluation.few_labels import (
     judged_scores,
     query_weights,
 )
-from beir_cocodr.evaluation.label_free.evidence import Evidence, Gatherer
-from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
-from beir_cocodr.evaluation.label_free.verdict import (
-    decide,
-    expected_values,
-    load_calibration,
-)
-from beir_cocodr.evaluation.measures import parse_measures, score_queries
-from beir_cocodr.io import write_text
-from beir_cocodr.models.spec import ways_to_use
+from beir_cocodr.evaluation.label_free.likeness import compare_figures
+from beir_cocodr.evaluation.label_free.verdict import GIVEN_QUERIES, decide, expected_values
 from beir_cocodr.retrieval.ranking import Results
-from beir_cocodr.retrieval.resources import Resources
-from beir_cocodr.retrieval.store.encode import encode
 
 MODEL = "minilm"
 #: Uses that are taken whatever the labels say.
@@ -73,110 +56,85 @@ FIXED = ("minilm", "bm25", "hybrid@0.5:minilm", "feedback@0.5:minilm")
 JUDGED = (0, 10, 20, 50)
 #: Queries that are judged by a few drawn pairs each.
 DRAWN = 20
+#: The fewest queries of a collection.
+LEAST_QUERIES = 70
 #: The largest gain that counts as none.
 MARGIN = 0.01
+#: Around the table of docs/results.md.
+MARKS = Marks("<!-- few labels -->", "<!-- end of few labels -->")
 LABELS_ALONE = "labels alone"
 
 
-def search_all(
-    name: str,
-    dataset: str,
-    options: argparse.Namespace,
-) -> dict[str, Any]:
-    """Search a collection by every use, or read what was searched before.
-
-    Returns:
-        What is expected of every use without labels, its scores, and its rankings.
-    """
-    stem = name.replace("/", "-")
-    file = options.work / f"{stem}.{options.samples}.{options.seed}.json"
-    if not file.is_file():
-        store = options.work / stem
-        content, timing = timed(lambda: _search(dataset, store, options))
-        content["processor_seconds"] = round(timing.processor, 1)
-        write_text(file, json.dumps(content))
-    return read_json(file)
+def calibration_without(
+    family: str,
+    collections: Sequence[JudgedCollection],
+) -> Calibration:
+    """Return the calibration that is fitted to all collections but those of a family."""
+    others = [one.fitted(GIVEN_QUERIES) for one in collections if one.searched.family != family]
+    model, figures = calibrate(others, caution=CAUTION[GIVEN_QUERIES])
+    return Calibration([], [], {}, "", {GIVEN_QUERIES: model}, MARGIN, figures)
 
 
-def _search(
-    dataset: str,
-    store: Path,
-    options: argparse.Namespace,
-) -> dict[str, Any]:
-    encode(dataset, MODEL, store)
-    collection = load_collection(dataset)
-    models = ways_to_use(MODEL)
-    calibration = load_calibration()
-    queries = {query: collection.queries[query] for query in collection.qrels}
-    with tempfile.TemporaryDirectory() as folder:
-        search = SearchOptions(stores=(store,))
-        resources = Resources(collection.documents, Path(folder), search)
-        gatherer = Gatherer(
-            resources,
-            models,
-            samples=options.samples,
-            seed=options.seed,
-        )
-        evidence = gatherer.gather(queries)
-    figures = collection_figures(collection.documents, evidence)
-    alike = compare_figures(figures, calibration.figures)
+def undamaged_uses(searched: Searched) -> list[str]:
+    """Return BM25 and the uses of the encoder, without known defects."""
+    names = []
+    for name, system in searched.systems.items():
+        if not system.is_defect and use_of(searched, name) in FITTED:
+            names.append(name)
+    return names
+
+
+def expect(
+    one: JudgedCollection,
+    models: Sequence[str],
+    calibration: Calibration,
+) -> Expected:
+    """Return what a calibration expects of some systems without labels."""
+    alike = compare_figures(one.pairs[GIVEN_QUERIES].figures, calibration.figures)
+    evidence = one.searched.with_queries
     pairs = [
         decide(evidence, a, b, calibration, alike) for a, b in itertools.combinations(models, 2)
     ]
-    expected = expected_values(models, pairs)
-    results, scores = _score(collection, evidence, models)
-    return {
-        "documents": len(collection.documents),
-        "in_calibration": collection.documents.content_hash in calibration.corpora,
-        "remarks": alike.remarks,
-        "expected": {part: value.tolist() for part, value in vars(expected).items()},
-        "scores": scores.tolist(),
-        "results": results,
-        "qrels": collection.qrels,
-    }
-
-
-def _score(
-    collection: Collection,
-    evidence: Evidence,
-    models: Sequence[str],
-) -> tuple[dict[str, Any], Doubles]:
-    """Return the rankings of every use, and (Q, M) nDCG@10."""
-    [measure] = parse_measures("nDCG@10")
-    results = {}
-    columns = []
-    for model in models:
-        ranking = evidence.rankings[model]
-        results[model] = ranking.results(collection.documents, False, 10)
-        scores = score_queries([measure], collection.qrels, results[model])
-        columns.append(scores[str(measure)])
-    return results, np.stack(columns, axis=1)
+    return expected_values(models, pairs)
 
 
 class Study:
-    """Draws of judged queries of one collection."""
+    """Draws of judged queries of one collection.
 
-    def __init__(self, searched: dict[str, Any]) -> None:
-        self.models = ways_to_use(MODEL)
-        self.qrels: dict[str, dict[str, int]] = searched["qrels"]
-        self.scores: Doubles = np.array(searched["scores"])
+    Args:
+        searched: The collection.
+        models: The systems.
+        expected: What is expected of them.
+    """
+
+    def __init__(
+        self,
+        searched: Searched,
+        models: Sequence[str],
+        expected: Expected,
+    ) -> None:
+        """Read the scores and the rankings of the systems."""
+        self.models = list(models)
+        collection = searched.parent.load()
+        self.queries = list(searched.query_sets[QUERIES].queries)
+        self.qrels = {query: collection.qrels[query] for query in self.queries}
+        self.scores: Doubles = np.stack([searched.scores[name] for name in models], axis=1)
         self.values = self.scores.mean(axis=0)
         self.best = int(self.values.argmax())
         self.worst = int(self.values.argmin())
         self.reference = self.models.index(MODEL)
-        expected = {part: np.array(value) for part, value in searched["expected"].items()}
-        self.expected = Expected(**expected)
+        self.expected = expected
         nothing = Expected.nothing(len(self.models))
-        self.rules = {
-            "joined": self.expected,
-            LABELS_ALONE: replace(nothing, distances=self.expected.distances),
-        }
+        self.from_nothing = replace(nothing, distances=expected.distances)
+        ids = list(collection.documents)
         self.results: dict[str, Results] = {}
-        for model, run in searched["results"].items():
-            self.results[model] = {
-                query: [(document, score) for document, score in hits]
-                for query, hits in run.items()
-            }
+        for name in models:
+            ranked = searched.ranked(name, QUERIES)
+            run = {}
+            for query, rows, scores in zip(self.queries, ranked.rows, ranked.scores, strict=True):
+                hits = zip(rows.tolist(), scores.tolist(), strict=True)
+                run[query] = [(ids[row], score) for row, score in hits if row >= 0]
+            self.results[name] = run
 
     def judge_queries(
         self,
@@ -195,7 +153,6 @@ class Study:
 
     def judge_pairs(self, count: int, draws: int) -> dict[str, Any]:
         """Draw pairs of some queries many times, as a user is asked for them, and measure."""
-        queries = list(self.qrels)
         rows = []
         for seed in range(draws):
             pairs = draw_candidates(
@@ -208,10 +165,10 @@ class Study:
             )
             judgements = self._judge(pairs)
             judged = judgements.queries
-            left = [row for row, query in enumerate(queries) if query not in judged]
+            left = [row for row, query in enumerate(self.queries) if query not in judged]
             scores = judged_scores(judgements, list(self.results.values()))
             rows.append(self.measure(scores, query_weights(judgements), left))
-        return summarize(rows, len(queries) - count)
+        return summarize(rows, len(self.queries) - count)
 
     def _judge(self, pairs: Sequence[Any]) -> Judgements:
         """Judge drawn pairs by the labels."""
@@ -246,7 +203,7 @@ class Study:
         for name in FIXED:
             row[f"fixed {name}"] = means[self.models.index(name)]
         if len(scores):
-            posterior = self.rules[LABELS_ALONE].posterior(scores, weights)
+            posterior = self.from_nothing.posterior(scores, weights)
             row[LABELS_ALONE] = means[int(np.argmax(posterior.mean))]
         posterior = self.expected.posterior(scores, weights)
         chosen = int(np.argmax(posterior.mean))
@@ -323,7 +280,7 @@ def summarize(rows: Sequence[Mapping[str, float]], left: int) -> dict[str, Any]:
 
 
 def means_over(collections: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return means over collections by the number of judged queries."""
+    """Return means over the draws of all collections by the number of judged queries."""
     means: dict[str, Any] = {}
     for count in collections[0]["judged"] if collections else ():
         rows = [collection["judged"][count] for collection in collections]
@@ -331,90 +288,93 @@ def means_over(collections: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for name in rows[0]:
             if name == "queries_left":
                 continue
-            values = [row[name]["mean"] for row in rows]
-            if None not in values:
-                means[count][name] = round(float(np.mean(values)), 4)
+            defined = [row[name] for row in rows if row[name]["draws"]]
+            if defined:
+                values = [figure["mean"] for figure in defined]
+                draws = [figure["draws"] for figure in defined]
+                means[count][name] = round(float(np.average(values, weights=draws)), 4)
     return means
 
 
-def group_means(collections: dict[str, Any]) -> dict[str, Any]:
-    """Return means over all collections, and over those that the calibration has not seen."""
-    every = list(collections.values())
-    unseen = [collection for collection in every if not collection["in_calibration"]]
-    groups = {
-        "all": means_over(every),
-        "not in the calibration": means_over(unseen),
-    }
-    return {group: means for group, means in groups.items() if means}
+#: Figure to its header in the table.
+COLUMNS = {
+    "worst": "worst",
+    "fixed bm25": "BM25",
+    "fixed minilm": "MiniLM",
+    "fixed hybrid@0.5:minilm": "fusion",
+    LABELS_ALONE: "chosen, alone",
+    "joined": "chosen",
+    "best": "best",
+    "better than the encoder alone": "decided",
+    "of these right": "of these right",
+}
 
 
-def describe(groups: dict[str, Any]) -> str:
+def describe(means: Mapping[str, Mapping[str, float]]) -> str:
     """Return the table that the script prints."""
-    columns = ["worst", *(f"fixed {name}" for name in FIXED), LABELS_ALONE, "joined", "best"]
     rows = []
-    for group, means in groups.items():
-        for count, row in means.items():
-            cells = [f"{row[name]:.4f}" if name in row else "" for name in columns]
-            rows.append([f"{count}, {group}", *cells])
-    return markdown_table(["judged queries", *columns], rows)
+    for count, row in means.items():
+        rows.append([count, *(f"{row[name]:.3f}" if name in row else "" for name in COLUMNS)])
+    return markdown_table(["judged queries", *COLUMNS.values()], rows)
 
 
 def parse_options() -> argparse.Namespace:
+    """Return the options of the script."""
     parser = option_parser(__doc__, "few_labels")
-    add_work(parser)
-    add_collections(parser)
-    parser.add_argument(
-        "--domains",
-        nargs="*",
-        default=[],
-        help="Also use these of apidocs.",
-    )
+    add_work(parser, "runs/benchmark-collect")
     integers = {
-        "--samples": (200, "Crops, and generated queries, of a collection."),
         "--draws": (50, "Draws of judged queries."),
-        "--seed": (42, "The seed of samples and draws."),
+        "--seed": (42, "The seed of draws."),
     }
     add_integers(parser, integers)
     return parser.parse_args()
 
 
+def judge_collection(
+    one: JudgedCollection,
+    calibration: Calibration,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """Return the figures of a collection by the number of judged queries."""
+    models = undamaged_uses(one.searched)
+    study = Study(one.searched, models, expect(one, models, calibration))
+    rows = {}
+    for count in JUDGED:
+        rows[str(count)] = study.judge_queries(count, options.draws, options.seed)
+    rows[f"{DRAWN} drawn"] = study.judge_pairs(DRAWN, options.draws)
+    return {"family": one.searched.family, **study.describe(), "judged": rows}
+
+
 def main() -> None:
+    """Judge all collections, and print and write the results."""
     options = parse_options()
-    options.work.mkdir(
-        parents=True,
-        exist_ok=True,
-    )
-    datasets = {f"apidocs/{name}": f"apidocs/{name}" for name in options.domains}
-    if options.collections:
-        datasets |= {name: str(options.collections / name) for name in COLLECTIONS}
     started = time.process_time()
-    collections = {}
-    for name, dataset in datasets.items():
-        searched = search_all(name, dataset, options)
-        study = Study(searched)
-        rows = {}
-        for count in JUDGED:
-            rows[str(count)] = study.judge_queries(count, options.draws, options.seed)
-        rows[f"{DRAWN} drawn"] = study.judge_pairs(DRAWN, options.draws)
-        collections[name] = {
-            "documents": searched["documents"],
-            "in_calibration": searched["in_calibration"],
-            "remarks": searched["remarks"],
-            "searching_processor_seconds": searched["processor_seconds"],
-            **study.describe(),
-            "judged": rows,
+    collections = []
+    for searched in load_searched(options.work, (MODEL,)):
+        if not searched.facts.pooled:
+            collections.append(JudgedCollection.of(searched))
+    calibrations: dict[str, Calibration] = {}
+    figures = {}
+    for one in collections:
+        if one.is_easy or len(one.searched.query_sets[QUERIES].queries) < LEAST_QUERIES:
+            continue
+        family = one.searched.family
+        if family not in calibrations:
+            calibrations[family] = calibration_without(family, collections)
+        figures[one.name] = judge_collection(one, calibrations[family], options)
+        joined = {
+            count: row["joined"]["mean"] for count, row in figures[one.name]["judged"].items()
         }
-        print(name, {count: row["joined"]["mean"] for count, row in rows.items()}, flush=True)
-    settings = {name: getattr(options, name) for name in ("draws", "seed", "samples")}
-    groups = group_means(collections)
+        print(one.name, joined, flush=True)
+    means = means_over(list(figures.values()))
     results = origin() | {
-        "settings": settings | {"model": MODEL},
+        "settings": {"draws": options.draws, "seed": options.seed, "model": MODEL},
         "processor_seconds": round(time.process_time() - started, 1),
-        "collections": collections,
-        "means": groups,
+        "collections": figures,
+        "means": means,
     }
     write_results(options.results, results)
-    print(describe(groups))
+    print(describe(means))
 
 
 if __name__ == "__main__":
