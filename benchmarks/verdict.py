@@ -410,6 +410,15 @@ def read_collections(options: argparse.Namespace) -> list[JudgedCollection]:
     return collections
 
 
+def describe_collection(searched: Searched) -> dict[str, Any]:
+    """Return the facts of a collection, and how unlike documents its queries are."""
+    evidence = searched.with_queries
+    return vars(searched.facts) | {
+        "lost_words": round(evidence.lost_words, 3),
+        "nonletter_excess": round(evidence.nonletter_excess, 3),
+    }
+
+
 def main() -> None:
     """Judge all collections, print and write the results, and write the calibration."""
     options = parse_options()
@@ -420,7 +429,7 @@ def main() -> None:
         study = Study(regime, collections, frozenset(options.unseen))
         results[regime], left_out[regime] = study.judge()
         results[regime]["aims"] = check_aims(results[regime])
-    results["collections"] = {one.name: vars(one.searched.facts) for one in collections}
+    results["collections"] = {one.name: describe_collection(one.searched) for one in collections}
     write_results(options.results, results)
     by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
     corpora = {one.name: one.searched.corpus_sha256 for one in collections}

@@ -24,6 +24,12 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
         assert f"decides {decided} whose labels differ by more than 0.05" in text
         missed = [aim for aim in results[regime]["aims"] if not aim["met"]]
         assert f"{len(missed)} of {len(results[regime]['aims'])} aims are missed" in text
+    excess = {name: one["nonletter_excess"] for name, one in results["collections"].items()}
+    unusual = ["cosqa-test500", "financebench-pages", "apidocs/numpy"]
+    assert sorted(excess, key=excess.get, reverse=True)[:3] == unusual
+    code, reports, numpy = (f"{excess[name]:.2f}" for name in unusual)
+    words = f"On code it is larger by {code}, on annual reports by {reports}, on the documentation"
+    assert f"{words} of numpy by {numpy}" in text
     assert script.AIM_MARKS.read(PAGE) == script.aims_table(results)
     short = " ".join(README.split())
     summary = results["given queries"]["all"]

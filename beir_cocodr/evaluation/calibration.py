@@ -92,6 +92,8 @@ class PairFeatures:
         unlikeness: Distance of the collection from those of the calibration.
         lost_words: How many fewer words of real queries than of crops the documents hold, see
             :attr:`~beir_cocodr.evaluation.label_free.evidence.Evidence.lost_words`.
+        nonletter_excess: By how much the share of characters that are no letters is larger in
+            documents than in real queries.
     """
 
     kinds: tuple[str | None, str | None]
@@ -99,6 +101,7 @@ class PairFeatures:
     distance: float
     unlikeness: float = 0.0
     lost_words: float = 0.0
+    nonletter_excess: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,16 @@ class Reach:
 NORMAL_REACH = (Reach(0.0, NORMAL, NORMAL),)
 
 
+def doubt_factor(doubt: float, *excesses: float) -> float:
+    """Return by what the variance of features is multiplied where real queries are unusual.
+
+    Args:
+        doubt: How fast it grows.
+        excesses: By how much each sign of unusual queries exceeds what is usual; none if negative.
+    """
+    return 1 + doubt * sum(max(0.0, excess) ** 2 for excess in excesses)
+
+
 @dataclass(frozen=True)
 class DifferenceModel:
     """A hierarchical model of the difference in nDCG@10 of two models, b − a.
@@ -186,9 +199,10 @@ class DifferenceModel:
     x = ``features`` + ``slopes`` (u − ``mean``) + ε with ε ~ N(0, ``noise``). On a collection at
     the distance d from those of the fit, the variance of the prior is multiplied by
     1 + ``widening`` d², and that of ε by its square: far away the answer is the prior's. Where
-    real queries lose l > ``usual_loss`` words, features of queries that were made of documents are
-    doubted, all but the ``undoubted``: the variance of ε is also multiplied by
-    1 + ``doubt`` (l - ``usual_loss``)².
+    real queries lose l > ``usual_loss`` words, or the share of characters that are no letters is
+    by n > ``usual_nonletters`` larger in documents than in queries, features of queries that were
+    made of documents are doubted, all but the ``undoubted``: the variance of ε is also multiplied
+    by 1 + ``doubt`` ((l - ``usual_loss``)² + (n - ``usual_nonletters``)²), each if positive.
 
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
@@ -206,9 +220,10 @@ class DifferenceModel:
         widening: How fast intervals widen with the distance of a collection.
         reaches: How far 90% intervals reach, by ascending clearness of the estimate; linear in
             between and constant outside.
-        doubt: How fast the noise of features grows with the words that real queries lose.
+        doubt: How fast the noise of features grows where real queries differ from documents.
         usual_loss: The words that real queries lose without raising doubt.
-        undoubted: Features that look at real queries, and are not doubted where these lose words.
+        usual_nonletters: The excess of characters that are no letters that raises no doubt.
+        undoubted: Features that look at real queries, and are not doubted.
     """
 
     slopes: dict[str, float]
@@ -221,6 +236,7 @@ class DifferenceModel:
     reaches: list[Reach]
     doubt: float = 0.0
     usual_loss: float = 0.0
+    usual_nonletters: float = 1.0
     undoubted: list[str] = field(default_factory=list)
 
     def knows(self, kind: str) -> bool:
@@ -239,10 +255,13 @@ class DifferenceModel:
         """Return the scale of a pair: the less two models rank alike, the more they may differ."""
         return distance + self.floor
 
-    def doubtfulness(self, lost_words: float) -> float:
-        """Return the factor of the variance of features where real queries lose words."""
-        excess = max(0.0, lost_words - self.usual_loss)
-        return 1 + self.doubt * excess**2
+    def doubtfulness(self, lost_words: float, nonletter_excess: float) -> float:
+        """Return the factor of the variance of features for real queries unlike documents."""
+        return doubt_factor(
+            self.doubt,
+            lost_words - self.usual_loss,
+            nonletter_excess - self.usual_nonletters,
+        )
 
     def predict(self, pair: PairFeatures) -> ExpectedDifference:
         """Return the posterior of a pair's difference on a collection that was not fitted."""
@@ -254,7 +273,7 @@ class DifferenceModel:
         expected = []
         for pair in pairs:
             names = tuple(name for name in self.slopes if name in pair.features)
-            key = (pair.kinds, names, pair.unlikeness, pair.lost_words)
+            key = (pair.kinds, names, pair.unlikeness, pair.lost_words, pair.nonletter_excess)
             if key not in gains:
                 gains[key] = self._gain(pair, names)
             expected.append(self._posterior(pair, names, gains[key]))
@@ -310,7 +329,7 @@ class DifferenceModel:
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
         measured_noise = np.array(self.noise)[np.ix_(rows, rows)]
-        doubt = self.doubtfulness(pair.lost_words)
+        doubt = self.doubtfulness(pair.lost_words, pair.nonletter_excess)
         factors = np.sqrt([1.0 if name in self.undoubted else doubt for name in names])
         noise = np.outer(factors, factors) * (measured_noise + np.diag(unsure))
         weights = np.linalg.solve(widening**2 * noise, slopes)

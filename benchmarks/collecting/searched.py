@@ -27,11 +27,11 @@ from beir_cocodr.evaluation.label_free.evidence import (
     LIST_DEPTH,
     Evidence,
     SearchedQueries,
-    held_words,
 )
 from beir_cocodr.evaluation.label_free.margins import margins
 from beir_cocodr.evaluation.label_free.pooled_relevance import PooledScores
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
+from beir_cocodr.evaluation.label_free.query_texts import held_words, nonletter_excess
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.io import atomic_path
 from beir_cocodr.models.spec import BM25
@@ -257,6 +257,7 @@ class Searched:
             held_words={BM25: self.words_of_best(queries)},
             margins=self._margins(with_asked=queries == QUERIES),
             cut_words=self.words_of_best(MATCHED if MATCHED in self.query_sets else CROPS),
+            nonletter_excess=self.nonletter_excess if queries == QUERIES else 0.0,
             pooled=self._pooled if queries == QUERIES else None,
         )
         return mark_weak_encoders(evidence, self._encoders())
@@ -274,6 +275,12 @@ class Searched:
         """Return what a language model says of the best documents, if one has read them."""
         file = pools_file(self._work, self.name)
         return read_pooled(file) if file.is_file() else None
+
+    @cached_property
+    def nonletter_excess(self) -> float:
+        """Return how many more characters are no letters in documents than in queries."""
+        texts = self.query_sets[QUERIES].texts
+        return nonletter_excess(texts, self.parent.load().documents)
 
     def words_of_best(self, queries: str) -> float:
         """Return the mean share of a query's words that BM25's three best documents hold."""

@@ -32,6 +32,8 @@ class LabelledPairs:
         errors: (m,) their standard errors over queries.
         figures: Figures of the collection, which say how like others it is.
         lost_words: How many fewer words of its queries than of crops its documents hold.
+        nonletter_excess: By how much the share of characters that are no letters is larger in its
+            documents than in its queries.
         damaged: (m,) true where one of the two models has a planted defect.
     """
 
@@ -45,6 +47,7 @@ class LabelledPairs:
     errors: Floats
     figures: dict[str, float] = field(default_factory=dict)
     lost_words: float = 0.0
+    nonletter_excess: float = 0.0
     damaged: npt.NDArray[np.bool_] | None = None
 
     def take(self, rows: npt.NDArray[np.bool_]) -> LabelledPairs:
@@ -94,4 +97,5 @@ def pairs_of(
         errors=np.array([gap.std(ddof=1) / np.sqrt(len(gap)) for gap in gaps]),
         figures=figures,
         lost_words=evidence.lost_words,
+        nonletter_excess=evidence.nonletter_excess,
     )

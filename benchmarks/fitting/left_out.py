@@ -98,7 +98,9 @@ def predict(
     for kinds, values, apart in zip(
         pairs.kinds, pairs.features, pairs.distances.tolist(), strict=True
     ):
-        asked.append(PairFeatures(kinds, values, apart, distance, pairs.lost_words))
+        asked.append(
+            PairFeatures(kinds, values, apart, distance, pairs.lost_words, pairs.nonletter_excess)
+        )
     return Predicted(pairs, model.predict_all(asked))
 
 

@@ -16,6 +16,7 @@ from beir_cocodr.evaluation.calibration import (
     KindPrior,
     Precedent,
     Reach,
+    doubt_factor,
     kind_pair,
 )
 from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
@@ -36,9 +37,11 @@ _FREEDOM = 2.0
 _CORRELATED = 0.8
 # Ridge of the slopes towards 1, as a share of the variance of differences.
 _RIDGE = 0.3
-# How fast features are doubted where real queries lose words, and how many they usually lose.
+# How fast features are doubted where real queries differ from documents: how many words they
+# usually lose, and how much more characters that are no letters documents usually have.
 _DOUBT = 300.0
 _USUAL_LOSS = 0.22
+_USUAL_NONLETTERS = 0.1
 #: By what the noise of features is multiplied, because few families show how far they mislead.
 #: Without real queries nothing tells if people ask in the words of the documents, and leads on
 #: crops decide wrongly where they do not.
@@ -140,6 +143,7 @@ def fit(
         reaches=list(reaches),
         doubt=_DOUBT,
         usual_loss=_USUAL_LOSS,
+        usual_nonletters=_USUAL_NONLETTERS,
         undoubted=[name for name in rows.names if name in UNDOUBTED],
     )
 
@@ -162,7 +166,7 @@ def _table(collections: Sequence[LabelledPairs]) -> _Rows:
         families=np.array([line.family for line in lines]),
         collections=np.array([line.collection for line in lines]),
         weights=np.array([line.weight for line in lines]),
-        trusts=np.array([_trusts(line.lost_words, list(names)) for line in lines]),
+        trusts=np.array([_trusts(line.doubtfulness, list(names)) for line in lines]),
         differences=np.array([line.difference for line in lines]),
         scaled=np.array([line.difference / line.scale for line in lines]),
         features=np.array([line.features for line in lines]).reshape(len(lines), len(names)),
@@ -178,7 +182,7 @@ class _Line:
     family: str
     collection: str
     weight: float
-    lost_words: float
+    doubtfulness: float
     difference: float
     scale: float
     features: list[float]
@@ -199,18 +203,20 @@ def _line(
         family=pairs.family,
         collection=pairs.name,
         weight=weight,
-        lost_words=pairs.lost_words,
+        doubtfulness=doubt_factor(
+            _DOUBT,
+            pairs.lost_words - _USUAL_LOSS,
+            pairs.nonletter_excess - _USUAL_NONLETTERS,
+        ),
         difference=sign * float(pairs.differences[row]),
         scale=scale,
         features=[sign * values.get(name, np.nan) / scale for name in names],
     )
 
 
-def _trusts(lost_words: float, names: Sequence[str]) -> list[float]:
+def _trusts(doubt: float, names: Sequence[str]) -> list[float]:
     """Return by what the variance of features is divided to make collections comparable."""
-    excess = max(0.0, lost_words - _USUAL_LOSS)
-    trust = 1 / (1 + _DOUBT * excess**2)
-    return [1.0 if name in UNDOUBTED else trust for name in names]
+    return [1.0 if name in UNDOUBTED else 1 / doubt for name in names]
 
 
 def _equal_families(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> Floats:

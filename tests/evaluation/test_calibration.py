@@ -131,6 +131,13 @@ def test_evidence_is_doubted_where_real_queries_lose_words():
         return model.predict(replace(pair(), lost_words=lost_words))
 
     assert expected(0.0) == expected(0.2) == MODEL.predict(pair())
+    # Documents of other characters than the queries raise as much doubt, and both add up.
+    signs = replace(model, usual_nonletters=0.1)
+    unlike = signs.predict(replace(pair(), nonletter_excess=0.2))
+    assert vars(unlike) == pytest.approx(vars(expected(0.3)))
+    both = signs.predict(replace(pair(), lost_words=0.2 + 0.3, nonletter_excess=0.1 + 0.4))
+    assert both.prior_share == pytest.approx(expected(0.2 + 0.5).prior_share)
+    assert model.predict(replace(pair(), nonletter_excess=0.9)) == MODEL.predict(pair())
     shares = [expected(lost).prior_share for lost in (0.2, 0.3, 0.5, 1.0, 100.0)]
     assert shares == sorted(set(shares))
     lost = expected(100.0)

@@ -13,9 +13,8 @@ from tempfile import mkdtemp
 
 import numpy as np
 
-from beir_cocodr.arrays import Bools, Doubles, Ints, spaced_rows
+from beir_cocodr.arrays import Bools, Doubles, Ints
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.judgement_log import typed_id
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
@@ -40,8 +39,8 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
     lexical_queries,
     mean_words,
-    share_of_words,
 )
+from beir_cocodr.evaluation.label_free.query_texts import held_words, nonletter_excess
 from beir_cocodr.evaluation.label_free.ranking_parts import (
     best_rows,
     numbered_queries,
@@ -79,10 +78,6 @@ _CONSISTENT = 20
 
 # The fusion that is fitted to the corpus before it searches.
 _FITTED = "vector"
-
-# Queries, and documents of each, in which the words of the query are looked for.
-_LOOKED_AT = 100
-_BEST = 3
 
 
 @dataclass(frozen=True)
@@ -130,6 +125,8 @@ class Evidence:
             margins of its rankings, see :func:`~beir_cocodr.evaluation.label_free.margins.margins`.
         cut_words: Mean share of the words of crops that BM25's three best documents hold; None
             without crops.
+        nonletter_excess: By how much the share of characters that are no letters is larger in
+            documents than in real queries; 0 without real queries.
         pooled: What a language model says of the documents that models rank first for real
             queries; None without one.
         encoders: Model to what tells its encoder apart; None where it has none.
@@ -153,6 +150,7 @@ class Evidence:
     held_words: Mapping[str, float] = field(default_factory=dict)
     margins: Mapping[str, Mapping[str, Doubles]] = field(default_factory=dict)
     cut_words: float | None = None
+    nonletter_excess: float = 0.0
     pooled: PooledScores | None = None
     encoders: Mapping[str, str | None] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
@@ -390,6 +388,7 @@ class Gatherer:
         """Search for real queries; without any, lists are compared on the generated ones."""
         real = bool(queries)
         asked = dict(queries) if real else self.generated.queries
+        texts = list(asked.values())
         rankings: dict[str, Ranking] = {}
         retrieval: dict[str, Json] = {}
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
@@ -417,13 +416,16 @@ class Gatherer:
             answered=self._answered(asked),
             further=searched,
             held_words={
-                name: held_words(list(asked.values()), rows, self.documents)
+                name: held_words(texts, rows, self.documents)
                 for name, rows in lists.items()
                 if len(rows)
             },
             margins=self._margins(rankings if real else {}),
             cut_words=self._cut_words(),
-            pooled=self._read_pools(list(asked.values()), list(lists.values())) if real else None,
+            nonletter_excess=nonletter_excess(list(asked.values()), self.documents)
+            if real
+            else 0.0,
+            pooled=self._read_pools(texts, list(lists.values())) if real else None,
         )
 
     def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
@@ -654,26 +656,3 @@ def _consistent_ones(questions: PseudoQueries, consistent: Bools) -> PseudoQueri
         rows=questions.rows[consistent],
         counts=questions.counts | {"inconsistent": inconsistent},
     )
-
-
-def held_words(
-    queries: Sequence[str],
-    rows: Ints,
-    documents: Documents,
-) -> float:
-    """Return the mean share of a query's words that its three best documents hold.
-
-    Args:
-        queries: Q queries; at most 100 of them are looked at, evenly spaced.
-        rows: (Q, k) rows of the documents, best first, -1 for no result.
-        documents: The corpus.
-    """
-    shares = []
-    for number in spaced_rows(len(queries), _LOOKED_AT).tolist():
-        best = rows[number, :_BEST]
-        for document in documents.take(best[best >= 0]):
-            text = f"{document['title']} {document['text']}"
-            share = share_of_words(queries[number], text)
-            if share is not None:
-                shares.append(share)
-    return float(np.mean(shares)) if shares else 0.0

@@ -111,6 +111,7 @@ class Rule:
             distance=self.distance(a, b),
             unlikeness=self.likeness.distance,
             lost_words=self.evidence.lost_words,
+            nonletter_excess=self.evidence.nonletter_excess,
         )
         return self.model.predict(pair)
 

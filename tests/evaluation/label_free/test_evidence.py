@@ -14,7 +14,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.estimators import CROPS, ESTIMATORS
-from beir_cocodr.evaluation.label_free.evidence import Gatherer, held_words
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import (
     CROP_WORDS,
@@ -222,15 +222,6 @@ def test_a_document_loses_two_texts_only_in_a_small_corpus(documents, tmp_path):
         rows = drawn[kind].rows
         for text, document in zip(drawn[kind].texts, rest.take(rows), strict=True):
             assert text not in document["text"]
-
-
-def test_held_words_by_hand(tmp_path):
-    documents = corpus(tmp_path / "c", ["red wing", "blue wing", "lift", "red blue lift"])
-    rows = np.array([[0, 1, 2, 3], [3, -1, -1, -1]])
-    first = (2 / 2 + 1 / 2 + 0 / 2) / 3
-    assert held_words(["Red wing"], rows[:1], documents) == pytest.approx(first)
-    expected = (1 + 1 / 2 + 0 + 1 / 2) / 4
-    assert held_words(["red wing", "lift drag"], rows, documents) == pytest.approx(expected)
 
 
 def test_an_estimator_without_a_calibration_changes_nothing(documents, tiny_cosine, tmp_path):

@@ -1,0 +1,71 @@
+"""How the texts of queries differ from those of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from beir_cocodr.arrays import Ints, spaced_rows
+from beir_cocodr.data.documents import Documents
+from beir_cocodr.evaluation.label_free.pseudo_queries import share_of_words
+
+# Queries whose words are looked for, and their best documents that are looked at.
+_SEARCHED = 100
+_BEST = 3
+
+# Documents and queries whose characters are counted, and the characters of each.
+_COUNTED = 500
+_CHARACTERS = 2_000
+
+
+def held_words(
+    queries: Sequence[str],
+    rows: Ints,
+    documents: Documents,
+) -> float:
+    """Return the mean share of a query's words that its three best documents hold.
+
+    Args:
+        queries: Q queries; at most 100 of them are looked at, evenly spaced.
+        rows: (Q, k) rows of the documents, best first, -1 for no result.
+        documents: The corpus.
+    """
+    shares = []
+    for number in spaced_rows(len(queries), _SEARCHED).tolist():
+        best = rows[number, :_BEST]
+        for document in documents.take(best[best >= 0]):
+            text = f"{document['title']} {document['text']}"
+            share = share_of_words(queries[number], text)
+            if share is not None:
+                shares.append(share)
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def nonletter_excess(queries: Sequence[str], documents: Documents) -> float:
+    """Return by how much the share of characters that are no letters is larger in documents.
+
+    Documents of code, tables or numbers have many digits and signs, which questions in prose do not
+    repeat. What is cut out of such documents is found by its signs, and does not imitate questions.
+    White space is not counted.
+
+    Args:
+        queries: The collection's own queries; at most 500 of them are looked at, evenly spaced.
+        documents: The corpus; at most 500 documents are looked at.
+
+    Returns:
+        The mean share of the documents less that of the queries, between -1 and 1.
+    """
+    sample = documents.take(spaced_rows(len(documents), _COUNTED))
+    in_documents = [_nonletters(f"{document['title']} {document['text']}") for document in sample]
+    rows = spaced_rows(len(queries), _COUNTED).tolist()
+    in_queries = [_nonletters(queries[row]) for row in rows]
+    if not (in_documents and in_queries):
+        return 0.0
+    return float(np.mean(in_documents) - np.mean(in_queries))
+
+
+def _nonletters(text: str) -> float:
+    """Return the share of the characters of a text that are no letters, 0 for an empty one."""
+    shown = "".join(text[:_CHARACTERS].split())
+    return 1 - sum(map(str.isalpha, shown)) / len(shown) if shown else 0.0
