@@ -185,7 +185,8 @@ def doubt_factor(doubt: float, *excesses: float) -> float:
 
     Args:
         doubt: How fast it grows.
-        excesses: By how much each sign of unusual queries exceeds what is usual; none if negative.
+        excesses: By how much each measure of unusual queries is above its usual value; what is
+            below it counts as 0.
     """
     return 1 + doubt * sum(max(0.0, excess) ** 2 for excess in excesses)
 

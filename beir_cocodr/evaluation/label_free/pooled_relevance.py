@@ -113,13 +113,13 @@ def read_pools(
     width = max((len(pool) for pool in pools), default=0)
     rows = np.full((len(pools), width), -1, np.int64)
     padded = np.zeros((len(pools), width))
-    found = [number for number, pool in enumerate(pools) if len(pool)]
+    with_results = [number for number, pool in enumerate(pools) if len(pool)]
     scores = reader.read(
-        [queries[numbers[number]] for number in found],
-        [pools[number] for number in found],
+        [queries[numbers[number]] for number in with_results],
+        [pools[number] for number in with_results],
         documents,
     )
-    for number, of_query in zip(found, scores, strict=True):
+    for number, of_query in zip(with_results, scores, strict=True):
         rows[number, : len(pools[number])] = pools[number]
         padded[number, : len(pools[number])] = of_query
     return PooledScores(numbers, rows, padded)

@@ -67,5 +67,7 @@ def nonletter_excess(queries: Sequence[str], documents: Documents) -> float:
 
 def _nonletters(text: str) -> float:
     """Return the share of the characters of a text that are no letters, 0 for an empty one."""
-    shown = "".join(text[:_CHARACTERS].split())
-    return 1 - sum(map(str.isalpha, shown)) / len(shown) if shown else 0.0
+    characters = "".join(text[:_CHARACTERS].split())
+    if not characters:
+        return 0.0
+    return 1 - sum(map(str.isalpha, characters)) / len(characters)
