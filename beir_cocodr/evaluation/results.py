@@ -417,11 +417,14 @@ class Likeness:
         remarks: the figures that are unusual there, in words.
         distance: distance from the collections of the calibration, about 1 for one of them, see
             :func:`~beir_cocodr.evaluation.label_free.likeness.unlikeness`.
+        doubts: why evidence of crops and titles counts for less here, in words; none if it does
+            not.
     """
 
     figures: dict[str, float]
     remarks: list[str]
     distance: float = 0.0
+    doubts: list[str] = field(default_factory=list)
 
 
 def indistinguishable(best: str, pairs: Sequence[PairedTest] | Sequence[PairVerdict]) -> list[str]:

@@ -200,6 +200,8 @@ def describe_likeness(likeness: Likeness | None) -> Iterator[str]:
     else:
         end = "it resembles them in all of these figures"
     yield f"This collection compared with those of the calibration: {figures}; {end}."
+    if likeness.doubts:
+        yield f"Crops and titles count for less here: {'; '.join(likeness.doubts)}."
 
 
 #: The most characters of a short name.

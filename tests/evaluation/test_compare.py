@@ -251,6 +251,34 @@ def test_far_from_the_calibration_intervals_are_wide(distinct, clean, damaged, m
     assert "intervals are wider" in " ".join(capsys.readouterr().out.split())
 
 
+def test_why_crops_count_for_less_is_said(distinct, clean, tmp_path, monkeypatch, capsys):
+    doubting = {"doubt": 300.0, "usual_loss": 0.5, "usual_nonletters": 0.1}
+    models = {
+        given: replace(model, **doubting) for given, model in calibrated_by_crops().models.items()
+    }
+    doubtful = replace(calibrated_by_crops(), models=models)
+    monkeypatch.setattr(label_free, "load_calibration", lambda: doubtful)
+    options = CompareOptions(labels=False, samples=40)
+    alike = compare(["bm25", clean], str(distinct), options=options)
+    assert alike.likeness.doubts == []
+
+    folder = tmp_path / "code"
+    shutil.copytree(distinct, folder)
+    endings = {"corpus": " =" * 200, "queries": " please kindly tell me all about this"}
+    for name, ending in endings.items():
+        file = folder / f"{name}.jsonl"
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        lines = [json.dumps(record | {"text": record["text"] + ending}) for record in records]
+        file.write_text("\n".join(lines) + "\n")
+    unlike = compare(["bm25", clean], str(folder), options=options)
+    lost, signs = unlike.likeness.doubts
+    assert "fewer words of the queries than of crops (usually at most 39%)" in lost
+    assert "digits and signs is larger in documents than in queries by 0.4" in signs
+    print_tables(*verdict_tables(unlike))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Crops and titles count for less here: BM25's best documents contain" in printed
+
+
 def test_a_calibration_file_of_the_user_judges_in_place_of_the_packaged_one(
     distinct, clean, damaged, tmp_path
 ):

@@ -8,7 +8,7 @@ import numpy as np
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import words
-from beir_cocodr.evaluation.calibration import Spread
+from beir_cocodr.evaluation.calibration import DifferenceModel, Spread
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.results import Likeness
@@ -150,6 +150,33 @@ def compare_figures(figures: Mapping[str, float], spreads: Mapping[str, Spread])
             usual = f"there mostly {low:,.3g} to {high:,.3g}"
             remarks.append(f"{name} {value:,.3g}, {usual}")
     return Likeness(dict(figures), remarks, unlikeness(figures, spreads))
+
+
+def describe_doubts(evidence: Evidence, model: DifferenceModel) -> list[str]:
+    """Return why evidence of crops and titles counts for less on a corpus; none if it does not.
+
+    Args:
+        evidence: What was seen of the corpus.
+        model: What its pairs are judged by.
+    """
+    if not model.doubt:
+        return []
+    doubts = []
+    if evidence.lost_words > model.usual_loss:
+        doubts.append(
+            f"BM25's best documents contain {_fewer(evidence.lost_words)} fewer words of the "
+            f"queries than of crops (usually at most {_fewer(model.usual_loss)})"
+        )
+    if evidence.nonletter_excess > model.usual_nonletters:
+        doubts.append(
+            "the share of digits and signs is larger in documents than in queries by "
+            f"{evidence.nonletter_excess:.2f} (usually by at most {model.usual_nonletters:.2f})"
+        )
+    return doubts
+
+
+def _fewer(log_ratio: float) -> str:
+    return f"{1 - math.exp(-log_ratio):.0%}"
 
 
 def _usual_range(name: str, spread: Spread) -> tuple[float, float]:

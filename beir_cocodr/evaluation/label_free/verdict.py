@@ -32,7 +32,11 @@ from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
 from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
-from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
+from beir_cocodr.evaluation.label_free.likeness import (
+    collection_figures,
+    compare_figures,
+    describe_doubts,
+)
 from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, PRIOR, Interval
@@ -345,7 +349,10 @@ def compare_label_free(
     seen = gatherer.gather(_queries(collection, queries, judged))
     evidence = mark_weak_encoders(seen, gatherer.encoders)
     figures = collection_figures(documents, evidence)
-    likeness = compare_figures(figures, calibration.figures)
+    likeness = replace(
+        compare_figures(figures, calibration.figures),
+        doubts=describe_doubts(evidence, Rule(evidence, calibration).model),
+    )
     pairs = [
         decide(evidence, a, b, calibration, likeness, documents.content_hash)
         for a, b in itertools.combinations(gatherer.models, 2)
