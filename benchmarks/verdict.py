@@ -36,11 +36,13 @@ from fitting.judged_collections import (
     FEATURES,
     REGIMES,
     JudgedCollection,
+    use_of,
     with_features,
 )
 from fitting.labelled_pairs import LabelledPairs
 from fitting.left_out import Predicted, leave_families_out, leave_nothing_out
-from fitting.moment_fit import CAUTION
+from fitting.moment_fit import CAUTION, USUAL_LOSS
+from fitting.overlap_bias import COMPARED, overlap_bias
 from fitting.summaries import (
     Summary,
     defect_of,
@@ -50,9 +52,17 @@ from fitting.summaries import (
     picks,
     share,
     summarize,
+    without_own_kind,
 )
-from harness.page import Marks, markdown_table
-from harness.script import add_work, option_parser, origin, settings_of, write_results
+from harness.page import PAGE, Marks, markdown_table
+from harness.script import (
+    add_work,
+    option_parser,
+    origin,
+    results_file,
+    settings_of,
+    write_results,
+)
 
 from beir_cocodr.evaluation.label_free.verdict import (
     CALIBRATION_FILE,
@@ -70,6 +80,8 @@ SHORT = {
 
 #: Around the table of aims on docs/results.md.
 AIM_MARKS = Marks("<!-- aims -->", "<!-- end of aims -->")
+#: Around the tables of evidence and of defects there.
+DETAIL_MARKS = Marks("<!-- evidence -->", "<!-- end of evidence -->")
 
 
 @dataclass(frozen=True)
@@ -155,8 +167,17 @@ class Study:
             "picks": picks(left_out, searched),
             "reliability": reliability(left_out),
         }
+        if self.regime == GIVEN_QUERIES:
+            figures["bias by overlap"] = self.overlap_bias()
         figures["unseen"] = self.judge_unseen()
         return figures, left_out
+
+    def overlap_bias(self) -> dict[str, Any]:
+        """Return how far leads on crops and the like are too large, by the words of queries."""
+        uses = {}
+        for one in self.hard:
+            uses[one.name] = {name: use_of(one.searched, name) for name in one.searched.systems}
+        return overlap_bias(self._counted(), uses, USUAL_LOSS)
 
     def _predict(
         self, judged: Sequence[LabelledPairs], *, further_family: bool = False
@@ -343,6 +364,68 @@ def _measured(aim: Mapping[str, Any]) -> str:
     return "none decided" if aim["value"] is None else f"{aim['value']:.3f}"
 
 
+def detail_tables(results: Mapping[str, Any]) -> str:
+    """Return further tables of docs/results.md: by evidence, its bias, and known defects."""
+    of_regime = results[GIVEN_QUERIES]
+    read = results[READ_QUERIES]["by evidence"]
+    likelihood = {name: read[name] for name in EVIDENCE if "likelihood" in name}
+    alone = {f"{name}, corpus alone": part for name, part in _parts_of_corpus_alone(results)}
+    evidence = of_regime["by evidence"] | likelihood | alone
+    return "\n\n".join(
+        [
+            _detail_table("evidence", evidence),
+            _bias_table(of_regime["bias by overlap"]),
+            _detail_table("known defect", of_regime["defects"]),
+        ]
+    )
+
+
+def _parts_of_corpus_alone(results: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, summary in results[CORPUS_ALONE]["by evidence"].items():
+        if name in ("what usually wins alone", "crops", "titles"):
+            yield name, summary
+
+
+def _detail_table(name: str, summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for label, summary in summaries.items():
+        if summary["collections"]:
+            rows.append(
+                [
+                    label,
+                    str(summary["collections"]),
+                    _of(summary, "covered", "pairs"),
+                    f"{summary['width']:.2f}",
+                    f"{summary['error']:.3f}",
+                    _of(summary, "right", "decided"),
+                    _of(summary, "very_large_decided", "very_large"),
+                ]
+            )
+    header = [name, "collections", "intervals hold", "width", "error", "sign right"]
+    return markdown_table([*header, "> 0.05 decided"], rows)
+
+
+def _bias_table(biases: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for estimator, by_pair in biases.items():
+        row = [estimator]
+        for part in by_pair.values():
+            row += [_described_bias(part[name]) for name in ("usual", "few", "slope")]
+        rows.append(row)
+    header = ["lead too large by"]
+    for a, b in COMPARED:
+        over = f"{b} over {a}"
+        header += [f"{over}, usual words", "few words", "slope"]
+    return markdown_table(header, rows)
+
+
+def _described_bias(part: Mapping[str, Any]) -> str:
+    if part["value"] is None:
+        return "–"
+    error = "" if part["error"] is None else f" ± {part['error']:.2f}"
+    return f"{part['value']:+.2f}{error}"
+
+
 def documented(results: Mapping[str, Any]) -> str:
     """Return the tables of docs/verdicts.md."""
     rows = []
@@ -424,19 +507,23 @@ def main() -> None:
     options = parse_options()
     collections = read_collections(options)
     results: dict[str, Any] = origin() | {"settings": settings_of(options)}
-    left_out = {}
+    trusted = {}
     for regime in REGIMES:
         study = Study(regime, collections, frozenset(options.unseen))
-        results[regime], left_out[regime] = study.judge()
+        results[regime], left_out = study.judge()
+        searched = study.searched
+        trusted[regime] = [without_own_kind(one, searched[one.pairs.name]) for one in left_out]
         results[regime]["aims"] = check_aims(results[regime])
     results["collections"] = {one.name: describe_collection(one.searched) for one in collections}
     write_results(options.results, results)
     by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
     corpora = {one.name: one.searched.corpus_sha256 for one in collections}
-    calibration_of(by_regime, corpora, left_out).write(options.calibration)
+    calibration_of(by_regime, corpora, trusted).write(options.calibration)
     print(describe(results))
     print(documented(results))
-    print(aims_table(results))
+    if options.results == results_file("verdict"):
+        AIM_MARKS.write(PAGE, aims_table(results))
+        DETAIL_MARKS.write(PAGE, detail_tables(results))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from beir_cocodr.evaluation.store_run import query_encoder
 from beir_cocodr.io import cache_folder, draft_folder, text_sha256
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import DENSE, FUSIONS, EncoderOptions, ModelSpec
 from beir_cocodr.retrieval.faiss.build import import_faiss
 from beir_cocodr.retrieval.store.record import STORE_FILE
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -94,7 +94,8 @@ class CocoDRQueryEncoder:
         encoder: How the model is loaded, if it is loaded here.
 
     Raises:
-        InputError: The model cannot be loaded, or compares by neither cosine nor dot product.
+        InputError: The model cannot be loaded, is a search such as ``feedback:M`` and no encoder,
+            or compares by neither cosine nor dot product.
     """
 
     def __init__(
@@ -104,7 +105,10 @@ class CocoDRQueryEncoder:
         encoder: EncoderOptions = EncoderOptions(),
     ) -> None:
         """Load the model."""
-        self.model = model if isinstance(model, COCODR) else load_encoder(model, encoder)
+        if not isinstance(model, COCODR):
+            _check_encodes(model)
+            model = load_encoder(model, encoder)
+        self.model = model
         self.batch_size = batch_size
 
     @classmethod
@@ -124,8 +128,10 @@ class CocoDRQueryEncoder:
             batch_size: Queries encoded at a time.
 
         Raises:
-            InputError: The model cannot be loaded, or is another one.
+            InputError: The model cannot be loaded, is a search and no encoder, or is another one.
         """
+        if model is not None:
+            _check_encodes(model)
         opened = _opened(store)
         return cls(query_encoder(opened, model, device), batch_size)
 
@@ -334,6 +340,22 @@ def _split_option(word: str) -> list[str]:
     return [word]
 
 
+def _check_encodes(name: str | Path) -> None:
+    """Check that a name is that of an encoder, or of a folder.
+
+    Raises:
+        InputError: It is that of a search, such as ``feedback:M`` or ``bm25``.
+    """
+    spec = ModelSpec.parse(str(name))
+    if spec.kind == DENSE or Path(name).is_dir():
+        return
+    way_out = f"name {spec.encoder} alone, or " if spec.kind in FUSIONS else ""
+    raise InputError(
+        f"{spec.name} is a search and no encoder, and Pyserini's FAISS searches with one vector of "
+        f"a query: {way_out}search with beir-cocodr evaluate, whose runs eval.trec_eval reads"
+    )
+
+
 def _add_encoders() -> None:
     """Add the encoders of this package to Pyserini's tables of encoders."""
     pyserini = import_pyserini("pyserini.encode")
@@ -365,6 +387,8 @@ def _with_index(words: list[str]) -> list[str]:
             "or the folder of an index"
         )
     if not (index / STORE_FILE).is_file():
+        if ModelSpec.parse(words[position]).kind in FUSIONS:
+            _check_encodes(words[position])
         return words
     changed = list(words)
     if not set(_ENCODER_OPTIONS) & set(words):
@@ -471,6 +495,7 @@ class CocoDRDocumentEncoder:
 @cache
 def _loaded(name: str) -> COCODR:
     """Return the encoder of a name, which ``encode`` needs twice."""
+    _check_encodes(name)
     return load_encoder(name)
 
 

@@ -240,6 +240,7 @@ FIRST = (
     "test_regimes.py",
     "test_docstring_examples.py",
     "test_gate.py",
+    "test_gate_engines.py",
     "test_regimes_architectures.py",
     "test_compare.py",
     "test_gpu.py",

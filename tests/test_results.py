@@ -85,23 +85,6 @@ def test_the_tables_of_fusions_are_what_the_benchmark_wrote():
         assert significant.format(better, len(tests)) in text
 
 
-def test_the_tables_of_adaptation_are_what_the_benchmark_wrote():
-    tables = import_module("gains_tables")
-    results = results_of("gains")
-    page = tables.PAGE.read_text()
-    for name, marks in tables.MARKS.items():
-        assert marks.read(page) == tables.markdown(name, results)
-    means = results["whole"]["nfcorpus"]["means"]
-    published = json.loads((ROOT / "benchmarks" / "published" / "cocodr.json").read_text())
-    large = published["table1"]["scores"]["nfcorpus"]["coco-dr-large"]
-    short = " ".join(README.split())
-    for figure in (means["dense"], means["fuse, feedback"], large):
-        assert f"{figure:.3f}" in short.split("BEIR's NFCorpus")[1].split(". ")[0]
-    new = results["encoders"]["minilm"]["groups"]["new"]
-    for label in ("dense", "fuse, feedback"):
-        assert f"{new[label]['mean']:.3f}" in short.split("nine collections that had no part")[1]
-
-
 def test_the_figures_of_another_encoder_are_in_a_results_file():
     script = import_module("adaptation_tables")
     results = results_of("adaptation_mpnet")
@@ -255,6 +238,15 @@ def test_the_figures_of_whole_documents_are_in_a_results_file():
             worst[test["way"]] = max(worst.get(test["way"], (0, "")), (loss, test["collection"]))
     loss, name = worst["mean"]
     assert f"is {loss:.3f} (`{name}`), that of `first+mean` {worst['first+mean'][0]:.3f}" in prose
+    cut = {name: one["cut"] for name, one in results["collections"].items() if one["cut"] > 0.5}
+    del cut["legalquad-de"]
+    shares = "{:.0%}, {:.0%} and {:.0%}".format(*sorted(cut.values(), reverse=True))
+    assert f"where {shares} are cut, nothing is gained significantly" in prose
+    limit = import_module("beir_cocodr.retrieval.store.encoding_cost")._MANY_PIECES
+    assert f"would have more than {limit} pieces on average" in prose
+    own_corpus = " ".join((ROOT / "docs" / "own-corpus.md").read_text().split())
+    assert f"would have more than {limit} pieces on average" in own_corpus
+    assert f"although up to {max(cut.values()):.0%} of their documents are cut" in own_corpus
 
 
 def test_the_table_of_learning_from_judgements_is_in_a_results_file():
@@ -270,10 +262,13 @@ def test_the_table_of_learning_from_judgements_is_in_a_results_file():
                 low, high = gain["range"]
                 cells.append(f"{gain['mean']:+.3f} ({low:+.3f} to {high:+.3f})")
         assert all(cell in text for cell in cells)
-    for count in ("10", "25", "50"):
-        mean = results["means"][count]["dense, 80%"]
-        low, high = mean["interval"]
-        assert f"{mean['mean']:+.4f} ({low:+.4f} to {high:+.4f})" in text
+    for use, before in (("dense", "the mean gain is"), ("hybrid", "Fused with BM25 it is")):
+        said = []
+        for count in ("10", "25", "50"):
+            mean = results["means"][count][f"{use}, 80%"]
+            low, high = mean["interval"]
+            said.append(f"{mean['mean']:+.4f} ({low:+.4f} to {high:+.4f})")
+        assert f"{before} {', '.join(said)}." in text
     assert f"after 50 is {results['means']['50']['dense, 95%']['mean']:+.4f}" in text
 
 
@@ -284,6 +279,8 @@ def test_the_figures_of_sharpening_are_in_a_results_file():
         rows = [collection["dense"][choice] for collection in collections]
         assert ", ".join(f"{row['difference']:+.3f}" for row in rows) in text
         assert all(row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
+    losses = [-collection["dense"]["all, 1.0"]["difference"] for collection in collections]
+    assert f"A weight of 1 loses {min(losses):.3f} to {max(losses):.3f}" in text
 
 
 def test_the_table_of_faults_is_what_the_campaign_found():
@@ -570,6 +567,27 @@ def test_the_figures_of_the_input_are_in_a_results_file():
     assert f"{many['host_to_ours']:.0f} times as many" in text
     ours_and_host = f"takes {one['cpu_ms_per_batch']} instead of {one['host_cpu_ms_per_batch']}"
     assert f"{ours_and_host} ({one['host_to_ours']} times)" in text
+
+
+def test_the_figures_of_the_sampler_of_query_as_context_are_in_a_results_file():
+    results = results_of("input")
+    text = section("input")
+    context = results["query_context"]
+    machine = context["machine"]
+    assert f"measured on {context['date'][:10]}, with {machine['cores']} cores of" in text
+    assert f"cores of {machine['cpu']}. Query-as-context" in text
+    queries = context["texts"] - context["passages"]
+    assert f"{context['passages']:,} passages with {queries:,} generated queries" in text
+    assert f"a row takes {context['cpu_ms_per_row']} processor milliseconds" in text
+    assert f"samples {round(context['rows_per_second'], -4):,} rows a second" in text
+    assert f"took {context['former_cpu_ms_per_row']} for the same batches" in text
+    assert f"{context['former_to_now']:.0f} times as long" in text
+    assert f"once, in {context['microseconds_a_text_once']} microseconds a text" in text
+    of_pair = context["finetuning_cpu_ms_per_row"]
+    assert f"takes {of_pair} milliseconds while its texts are read" in text
+    assert f"or {round(1000 / of_pair, -3):,.0f} pairs a second" in text
+    # One thread of each process samples the pairs of eight GPUs.
+    assert 8 * results["gpu"]["pairs_per_second"] < context["rows_per_second"] / 5
 
 
 def test_the_figures_of_many_clients_are_in_a_results_file():

@@ -31,6 +31,20 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     words = f"On code it is larger by {code}, on annual reports by {reports}, on the documentation"
     assert f"{words} of numpy by {numpy}" in text
     assert script.AIM_MARKS.read(PAGE) == script.aims_table(results)
+    assert script.DETAIL_MARKS.read(PAGE) == script.detail_tables(results)
+    biases = results["given queries"]["bias by overlap"]
+    of_bm25 = {name: by_pair["bm25, dense"] for name, by_pair in biases.items()}
+    crops, made_up = of_bm25["held-out crops"], of_bm25["generated queries"]
+    usual, few = (-crops[part]["value"] for part in ("usual", "few"))
+    assert f"lead over BM25 is too small by {usual:.2f}, and by {few:.2f} where people" in text
+    for by_pair in biases.values():
+        for parts in by_pair.values():  # "no slope is"
+            assert abs(parts["slope"]["value"]) < 2 * parts["slope"]["error"]
+    assert [round(made_up[part]["value"] * 4) for part in ("usual", "few")] == [-1, -1]
+    finance = results["given queries"]["by kind of collection"]["finance"]["counts"]
+    words = f"nothing is decided there, and {finance['covered']} of {finance['pairs']} intervals"
+    assert words in text
+    assert not finance["decided"]
     short = " ".join(README.split())
     summary = results["given queries"]["all"]
     share = summary["counts"]["covered"] / summary["counts"]["pairs"]
@@ -54,6 +68,8 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     ):
         row = results["given queries"]["reliability"][number]
         assert text.format(round(row["pairs"]), row["predicted"], row["observed"]) in page
+    assert results["corpus alone"]["all"]["counts"]["decided"] == 0
+    assert "a corpus without any queries gets the better bet but no decision" in short
 
 
 def test_the_figures_of_left_out_encoders_are_in_a_results_file():
@@ -84,6 +100,9 @@ def test_the_figures_of_left_out_encoders_are_in_a_results_file():
     assert "from {:.3f} to {:.3f}, of whose pairs".format(*picked) in text
     decided = [one["counts"]["very_large_decided"] for one in (after, before)]
     assert "decide {} instead of {} of MiniLM's".format(*decided) in text
+    counts = packaged["glove and minilm"]["all"]["counts"]
+    both = f"{counts['covered']} of {counts['pairs']} intervals hold"
+    assert f"{both}, and {counts['right']} of {counts['decided']} decided signs are right" in text
     verdicts = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
     counts = packaged["glove"]["all"]["counts"]
     assert f"hold {counts['covered']} of {counts['pairs']} pairs" in verdicts

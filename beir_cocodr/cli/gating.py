@@ -23,7 +23,7 @@ _Old = Annotated[
     str,
     Argument(
         help="Compare with this: a store that encode wrote, the folder of an index in it, a "
-        "TREC run, or a model named as for evaluate.",
+        "TREC run, a search engine (http:FILE), or a model named as for evaluate.",
         show_default=False,
     ),
 ]

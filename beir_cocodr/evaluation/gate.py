@@ -77,6 +77,10 @@ _MOST_QUERIES = 1_000
 
 _MEASURE = "nDCG@10"
 
+# If more of a side's results are documents that the collection does not have, another corpus was
+# searched, or passages of another size, and documents cannot be matched by their ids.
+_MOST_UNKNOWN = 0.5
+
 # The id of a document that the collection does not have; no id has a space.
 _NOWHERE = "unknown document {}"
 
@@ -185,7 +189,8 @@ def gate(
 
     Args:
         old: a store that ``encode`` wrote, the folder of an index in it, a run, or a model as for
-            :func:`~beir_cocodr.evaluation.evaluate.evaluate`.
+            :func:`~beir_cocodr.evaluation.evaluate.evaluate`, such as a search engine over HTTP or
+            an object with ``search``.
         new: the same; it need not be of the same kind.
         dataset: as for :func:`~beir_cocodr.data.collection.load_collection`, with or without
             labels.
@@ -198,7 +203,8 @@ def gate(
 
     Raises:
         InputError: If the collection or a side must be corrected, two sides have no query in
-            common, or ``output`` holds the results of another run.
+            common, a side returns mostly documents that the collection lacks, or ``output`` holds
+            the results of another run.
 
     Example:
         >>> from beir_cocodr import GateOptions, gate
@@ -326,6 +332,11 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         distances = rank_distance(of_old, of_new)
         figures = queries.figures(distances, of_old, of_new, documents)
         evidence.append(figures)
+    unknown = {
+        "old": _unknown_share([of_old for of_old, _ in ranked]),
+        "new": _unknown_share([of_new for _, of_new in ranked]),
+    }
+    _check_known(unknown, sides, collection.name)
     assessment = assess(evidence, options.margin)
     decision = assessment.decide()
     return GateRecord(
@@ -343,10 +354,7 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         loses_documents=assessment.loses_documents,
         evidence=evidence,
         missing={"old": sides.old.missing, "new": sides.new.missing},
-        unknown={
-            "old": _unknown_share([of_old for of_old, _ in ranked]),
-            "new": _unknown_share([of_new for _, of_new in ranked]),
-        },
+        unknown=unknown,
         labels=queries.are_judged,
     )
 
@@ -356,6 +364,22 @@ def _unknown_share(lists: Sequence[Ints]) -> float:
     results = sum(int((rows != -1).sum()) for rows in lists)
     unknown = sum(int((rows == UNKNOWN).sum()) for rows in lists)
     return unknown / results if results else 0.0
+
+
+def _check_known(unknown: Mapping[str, float], sides: _Sides, dataset: str) -> None:
+    """Check that the collection has most of the documents that both sides return.
+
+    Raises:
+        InputError: A side searches another corpus, or passages of another size.
+    """
+    for role, label in (("old", sides.old.label), ("new", sides.new.label)):
+        if unknown[role] > _MOST_UNKNOWN:
+            raise InputError(
+                f"{unknown[role]:.0%} of the results of {role.upper()} ({label}) are documents "
+                f"that {dataset} does not have, and a gate matches documents by their ids: name "
+                "the collection that both sides search, let an engine return its ids instead of "
+                "its own numbers, or compare sizes of passages with compare --passages"
+            )
 
 
 def _known_queries(

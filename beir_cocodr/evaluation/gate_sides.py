@@ -1,8 +1,8 @@
-"""The two sides of a gate: models, stores, indexes and runs, each asked for its best documents."""
+"""The two sides of a gate: a model, store, index, run or engine, asked for its best documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
@@ -12,11 +12,13 @@ import numpy as np
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.runs import run_results
+from beir_cocodr.evaluation.runs import ranked, run_results
 from beir_cocodr.models.spec import (
     BM25,
     DENSE,
     FUSIONS,
+    HTTP,
+    RETRIEVER,
     RUN,
     EncoderOptions,
     ModelSpec,
@@ -28,8 +30,10 @@ from beir_cocodr.retrieval.store.record import STORE_FILE
 
 if TYPE_CHECKING:
     from beir_cocodr.models.cocodr import COCODR
+    from beir_cocodr.retrieval.adapters import RetrieverRanker
     from beir_cocodr.retrieval.faiss.transform import Kind
-    from beir_cocodr.retrieval.ranking import Ranker, Ranking
+    from beir_cocodr.retrieval.http_search import HttpSearch
+    from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
     from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 #: Documents of a ranking that count, as in nDCG@10.
@@ -116,13 +120,38 @@ class RunSide:
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
-        shape = (len(queries), DEPTH + 1)
-        rows = np.full(shape, -1, np.int64)
-        for number, query in enumerate(queries):
-            hits = self.results.get(query, [])
-            ids = [document for document, _ in hits[: DEPTH + 1]]
-            rows[number, : len(ids)] = known_rows(ids, self.documents)
-        return rows
+        return _rows_of(self.results, queries, self.documents)
+
+
+@dataclass
+class EngineSide:
+    """A search engine over HTTP, or an object that searches; either has an index of its own.
+
+    What its index has and the collection lacks takes a rank, as it does where people search.
+    """
+
+    label: str
+    engine: HttpSearch | RetrieverRanker
+    documents: Documents
+    encoder: str = ""
+    matches_words: bool | None = None
+    answers_any: bool = True
+    missing: int | None = None
+
+    def search(self, queries: Mapping[str, str]) -> Ints:
+        """Return the rows of the best documents, see :meth:`Side.search`."""
+        answers = self.engine.answers(dict(queries), DEPTH + 1)
+        return _rows_of(ranked(answers), queries, self.documents)
+
+
+def _rows_of(results: Results, queries: Iterable[str], documents: Documents) -> Ints:
+    """Return the (Q, 11) rows of the best documents in the results of queries."""
+    ids = list(queries)
+    rows = np.full((len(ids), DEPTH + 1), -1, np.int64)
+    for number, query in enumerate(ids):
+        best = [document for document, _ in results.get(query, [])[: DEPTH + 1]]
+        rows[number, : len(best)] = known_rows(best, documents)
+    return rows
 
 
 class _QueryEncoder:
@@ -266,6 +295,9 @@ def open_side(
         _check_no_settings(role, "a loaded model keeps its own settings", settings)
     ranker = resources.ranker(spec)
     resources.check_stores_used()
+    if spec.kind in (HTTP, RETRIEVER):
+        engine = cast("HttpSearch | RetrieverRanker", ranker)
+        return EngineSide(spec.name, engine, resources.documents)
     return RankerSide(spec.name, spec.encoder, ranker, _matches_words(spec, ranker))
 
 

@@ -90,18 +90,23 @@ class RetrieverRanker:
             InputError: If the retriever does not return query id to {document id: score}, returns
                 an unknown document, or a score that is not finite.
         """
+        candidates = self._rows(self.answers(queries, top_k))
+        return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
+
+    def answers(self, queries: dict[str, str], top_k: int) -> dict[str, dict[str, float]]:
+        """Return what the retriever answers to query id to text, unknown documents included.
+
+        Raises:
+            InputError: If the retriever does not return query id to {document id: score}, or a
+                score is not finite.
+        """
         run = self.retriever.search(dict(queries), top_k)
         if not isinstance(run, dict):
             raise InputError(
                 f"{self._name}.search returned {kind_of(run)}; return {{query id: "
                 "{document id: score}}"
             )
-        return Ranking.of_best(queries, self._rows(run, queries), self.documents.tie_ranks(), top_k)
-
-    def _rows(
-        self, run: dict[str, dict[str, float]], queries: dict[str, str]
-    ) -> Iterator[tuple[Ints, Floats]]:
-        """Stream the (n,) rows and float32 scores of each query."""
+        answers = {}
         for query in queries:
             hits = run.get(query, {})
             if not isinstance(hits, dict):
@@ -109,18 +114,27 @@ class RetrieverRanker:
                     f"{self._name}.search returned {kind_of(hits)} for query {query!r}; "
                     "return {document id: score}"
                 )
-            rows = self.documents.rows(hits)
-            scores = np.array(list(hits.values()), np.float32)
-            for document, row, score in zip(hits, rows.tolist(), scores.tolist(), strict=True):
-                if row < 0 or not np.isfinite(score):
-                    problem = "which is not in the corpus"
-                    if row >= 0:
-                        problem = f"the score {score}"
-                    raise InputError(
-                        f"{self._name}.search returned document {document!r} for query {query!r}, "
-                        f"{problem}; return documents of the corpus with finite scores"
-                    )
-            yield rows, scores
+            scores = np.array(list(hits.values()), np.float32).tolist()
+            for document, score in zip(hits, scores, strict=True):
+                if not np.isfinite(score):
+                    raise self._wrong(document, query, f"the score {score}")
+            answers[query] = dict(zip(hits, scores, strict=True))
+        return answers
+
+    def _rows(self, answers: dict[str, dict[str, float]]) -> Iterator[tuple[Ints, Floats]]:
+        """Stream the (n,) rows and float32 scores of each query."""
+        for query, hits in answers.items():
+            rows = self.documents.rows(list(hits))
+            for document, row in zip(hits, rows.tolist(), strict=True):
+                if row < 0:
+                    raise self._wrong(document, query, "which is not in the corpus")
+            yield rows, np.array(list(hits.values()), np.float32)
+
+    def _wrong(self, document: str, query: str, problem: str) -> InputError:
+        return InputError(
+            f"{self._name}.search returned document {document!r} for query {query!r}, {problem}; "
+            "return documents of the corpus with finite scores"
+        )
 
     @property
     def _name(self) -> str:

@@ -96,7 +96,6 @@ class HttpSearch:
             ServerError: The engine does not answer, or not in the form that the settings say.
         """
         answers = self._answers(list(queries.values()), top_k)
-        self._check_form(answers)
         candidates = []
         unknown: dict[str, None] = {}
         for answer in answers:
@@ -105,8 +104,25 @@ class HttpSearch:
         self._report(answers, unknown)
         return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
 
+    def answers(self, queries: dict[str, str], top_k: int) -> dict[str, dict[str, float]]:
+        """Return {document id: score} for query id to text, unknown documents included.
+
+        Raises:
+            ServerError: The engine does not answer, or not in the form that the settings say.
+        """
+        answers = self._answers(list(queries.values()), top_k)
+        self._repeated(answers)
+        return {
+            query: dict(zip(answer.ids, answer.scores, strict=True))
+            for query, answer in zip(queries, answers, strict=True)
+        }
+
     def _answers(self, texts: list[str], top_k: int) -> list[Answer]:
-        """Return the answers to queries, and ask only for those that the cache lacks."""
+        """Return the answers to queries, and ask only for those that the cache lacks.
+
+        Raises:
+            ServerError: No answer has what the path of the ids names.
+        """
         requests = self._requests(texts, top_k)
         kept = [self._kept(request) for request in requests]
         new = [request for request, answer in zip(requests, kept, strict=True) if answer is None]
@@ -120,7 +136,9 @@ class HttpSearch:
                 self.settings.keep_minutes,
             )
         asked = iter(in_parallel(self._ask, new, self.settings.options.concurrency))
-        return [next(asked) if answer is None else answer for answer in kept]
+        answers = [next(asked) if answer is None else answer for answer in kept]
+        self._check_form(answers)
+        return answers
 
     def _requests(self, texts: list[str], top_k: int) -> list[HttpRequest]:
         self.prepare()
@@ -244,7 +262,6 @@ class HttpSearch:
         """
         strangers = list(unknown)
         returned = {id for answer in answers for id in answer.ids}
-        repeated = sum(answer.repeated for answer in answers)
         if strangers:
             problem = (
                 f"{self.name}: {len(strangers)} of the {len(returned)} documents that it returned "
@@ -253,6 +270,15 @@ class HttpSearch:
             if len(strangers) == len(returned):
                 raise ServerError(f"{problem}; correct the path of the ids, or name its corpus")
             log.warning("%s; they are left out", problem)
+        self._missed = {
+            "queries_without_results": sum(not answer.ids for answer in answers),
+            "documents_not_in_the_corpus": len(strangers),
+            "repeated_documents": self._repeated(answers),
+        }
+
+    def _repeated(self, answers: Sequence[Answer]) -> int:
+        """Return how often one answer had a document again, and say so."""
+        repeated = sum(answer.repeated for answer in answers)
         if repeated:
             log.warning(
                 "%s returned documents several times in one answer (%d times in all); each counts "
@@ -260,11 +286,7 @@ class HttpSearch:
                 self.name,
                 repeated,
             )
-        self._missed = {
-            "queries_without_results": sum(not answer.ids for answer in answers),
-            "documents_not_in_the_corpus": len(strangers),
-            "repeated_documents": repeated,
-        }
+        return repeated
 
     def describe(self) -> Json:
         """Return the settings, and what the last answers lacked."""

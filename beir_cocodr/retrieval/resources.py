@@ -116,7 +116,9 @@ class Resources:
             return self._lexical(spec)
         if spec.kind in FUSIONS:
             return self._fusion(spec)
-        return self._once(f"ranker {spec.name}", lambda: self._single(spec))
+        # Two objects may have one name, that of their class.
+        key = f"ranker {spec.name}" if spec.loaded is None else f"ranker object {id(spec.loaded)}"
+        return self._once(key, lambda: self._single(spec))
 
     def _single(self, spec: ModelSpec) -> Ranker:
         """Return the ranker of a model that is neither BM25 nor a fusion."""

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collecting.searched import Searched
 
-from beir_cocodr.evaluation.label_free.estimators import CROPS, LIKELIHOOD, MADE, TITLES
+from beir_cocodr.evaluation.label_free.estimates import LEXICAL, MIDDLE
+from beir_cocodr.evaluation.label_free.estimators import (
+    CROPS,
+    GENERATED,
+    LIKELIHOOD,
+    MADE,
+    MATCHED,
+    TITLES,
+)
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.likeness import figures_of
 from beir_cocodr.evaluation.label_free.verdict import (
@@ -32,22 +40,21 @@ FEATURES = {
 EVIDENCE: dict[str, tuple[str, ...]] = {
     "what usually wins alone": (),
     "crops": (CROPS,),
+    "crops as long as real queries": (MATCHED,),
     "titles": (TITLES,),
+    "generated queries": (GENERATED,),
+    "agreement with BM25": (LEXICAL, MIDDLE),
     "query likelihood": (LIKELIHOOD,),
     "crops and titles at the margins of real queries": (MADE,),
     "these and query likelihood": (MADE, LIKELIHOOD),
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.
-COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "feedback", "splade")
+COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "vector", "feedback", "splade")
 FITTED = (*COUNTED, "hybrid@0.2", "hybrid@1", "rrf")
 
 #: The use of an encoder with which picks are compared.
 FUSED = "hybrid@0.5"
-
-# Defects of some documents that were drawn with the seed of the crops, so that crops showed just
-# these documents. They are not judged.
-_DRAWN_ALIKE = ("missing", "shuffled")
 
 # On a collection where BM25 reaches this, systems hardly differ.
 _EASY = 0.9
@@ -138,8 +145,6 @@ def is_defect_of(searched: Searched) -> IsCompared:
 
     def is_compared(a: str, b: str) -> bool:
         if systems[a].is_defect == systems[b].is_defect:
-            return False
-        if {systems[a].defect, systems[b].defect} & set(_DRAWN_ALIKE):
             return False
         same_encoder = systems[a].encoder == systems[b].encoder
         return same_encoder and use_of(searched, a) == use_of(searched, b)

@@ -18,6 +18,7 @@ from beir_cocodr.evaluation.calibration import (
 )
 from beir_cocodr.evaluation.few_labels import LEVEL
 from beir_cocodr.evaluation.label_free.likeness import spread_figures, unlikeness
+from beir_cocodr.evaluation.label_free.verdict import MOST_PRIOR
 from fitting.labelled_pairs import Floats, LabelledPairs
 from fitting.moment_fit import LEAST_WIDENING, fit
 
@@ -74,6 +75,19 @@ class Predicted:
     def decided(self) -> npt.NDArray[np.bool_]:
         """Return where the interval excludes 0."""
         return (self.lows > 0) | (self.highs < 0)
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> Predicted:
+        """Return the predictions of some pairs."""
+        differences = [self.differences[row] for row in np.flatnonzero(rows).tolist()]
+        return Predicted(self.pairs.take(rows), differences)
+
+    def as_told(self) -> Predicted:
+        """Return what a comparison tells: an interval on too little evidence holds 0."""
+        told = [
+            difference.holding_zero() if difference.prior_share > MOST_PRIOR else difference
+            for difference in self.differences
+        ]
+        return replace(self, differences=told)
 
     @property
     def no_difference(self) -> npt.NDArray[np.bool_]:
@@ -292,7 +306,7 @@ def leave_families_out(
     predictions = []
     for pairs in judged:
         model, figures = models[pairs.family]
-        predictions.append(predict(model, pairs, figures))
+        predictions.append(predict(model, pairs, figures).as_told())
     return predictions
 
 
@@ -315,4 +329,4 @@ def leave_nothing_out(
     figures = spread_figures_of(collections)
     seen = [predict(model, pairs, figures) for pairs in collections]
     model = replace(model, reaches=local_reaches(seen))
-    return [predict(model, pairs, figures) for pairs in judged]
+    return [predict(model, pairs, figures).as_told() for pairs in judged]

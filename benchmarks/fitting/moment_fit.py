@@ -37,15 +37,16 @@ _FREEDOM = 2.0
 _CORRELATED = 0.8
 # Ridge of the slopes towards 1, as a share of the variance of differences.
 _RIDGE = 0.3
-# How fast features are doubted where real queries differ from documents: how many words they
-# usually lose, and how much more characters that are no letters documents usually have.
+# How fast features are doubted where real queries differ from documents.
 _DOUBT = 300.0
-_USUAL_LOSS = 0.22
+#: How many words real queries usually lose, as the logarithm of a ratio.
+USUAL_LOSS = 0.22
+# How many more characters that are no letters documents usually have, as a share of all.
 _USUAL_NONLETTERS = 0.1
 #: By what the noise of features is multiplied, because few families show how far they mislead.
 #: Without real queries nothing tells if people ask in the words of the documents, and leads on
 #: crops decide wrongly where they do not.
-CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 20.0}
+CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 25.0}
 
 #: Features that look at real queries, and are not doubted where these lose words.
 UNDOUBTED = (LIKELIHOOD,)
@@ -142,7 +143,7 @@ def fit(
         widening=widening,
         reaches=list(reaches),
         doubt=_DOUBT,
-        usual_loss=_USUAL_LOSS,
+        usual_loss=USUAL_LOSS,
         usual_nonletters=_USUAL_NONLETTERS,
         undoubted=[name for name in rows.names if name in UNDOUBTED],
     )
@@ -205,7 +206,7 @@ def _line(
         weight=weight,
         doubtfulness=doubt_factor(
             _DOUBT,
-            pairs.lost_words - _USUAL_LOSS,
+            pairs.lost_words - USUAL_LOSS,
             pairs.nonletter_excess - _USUAL_NONLETTERS,
         ),
         difference=sign * float(pairs.differences[row]),

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from collecting.searched import Searched
 
-from beir_cocodr.evaluation.label_free.verdict import rank_by_lead
+from beir_cocodr.evaluation.label_free.verdict import is_same_kind, rank_by_lead
 from fitting.counts import count_trust
 from fitting.judged_collections import FUSED, use_of
 from fitting.labelled_pairs import Kinds, LabelledPairs
@@ -90,15 +89,21 @@ def grouped(
         for name in dict.fromkeys(names):
             is_member = np.array([other == name for other in names])
             members = groups.setdefault(name, [])
-            members.append(_part(predicted, is_member))
+            members.append(predicted.take(is_member))
     return {name: summarize(groups[name]) for name in sorted(groups)}
 
 
-def _part(predicted: Predicted, is_member: npt.NDArray[np.bool_]) -> Predicted:
-    """Return the predictions of some pairs of a collection."""
-    rows = np.flatnonzero(is_member).tolist()
-    differences = [predicted.differences[row] for row in rows]
-    return Predicted(predicted.pairs.take(is_member), differences)
+def without_own_kind(predicted: Predicted, searched: Searched) -> Predicted:
+    """Leave out the pairs of one kind that share their encoder, such as a fusion in two forms.
+
+    They say nothing of how often verdicts on two encoders are right.
+    """
+    pairs = predicted.pairs
+    kept = []
+    for (a, b), kinds in zip(pairs.models, pairs.kinds, strict=True):
+        same_encoder = searched.systems[a].encoder == searched.systems[b].encoder
+        kept.append(not (same_encoder and is_same_kind(kinds)))
+    return predicted.take(np.array(kept, bool))
 
 
 def name_of(kinds: Kinds) -> str:

@@ -17,17 +17,23 @@ from beir_cocodr import (
     FuseOptions,
     HybridEncoder,
     fuse,
+    load_collection,
     load_encoder,
 )
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.chunk_pooling import DocumentPieces
+from beir_cocodr.retrieval.store.encode import encode_documents
+from beir_cocodr.retrieval.store.encoding_cost import _pieces_per_document
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
 LENGTH = 16
 WORDS = "wing flow shock library index journal the of a pressure heat body number speed".split()
 LONG = " ".join(WORDS[number % len(WORDS)] for number in range(60))
 SHORT = "wing flow"
+
+#: Document length, kind of encoder, and whether reading documents whole is proposed.
+PROPOSALS = [(8, "cosine", True), (24, "cosine", False), (8, "mrl", False)]
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +137,51 @@ def test_a_store_tells_both_apart_and_says_its_pieces(
     assert run("encode", *options, "--output", str(store)) == 2
     assert "chunk_pooling" in capsys.readouterr().err
     assert run("encode", *options, "--output", str(tmp_path / "first")) == 0
-    assert "--chunk-pooling first+mean" in caplog.text
     first = EmbeddingStore.open(tmp_path / "first")
     assert "chunk_pooling" not in first.record.identity
     assert not torch.equal(first.load(), EmbeddingStore.open(store).load())
+
+
+@pytest.mark.parametrize(("length", "kind", "is_proposed"), PROPOSALS)
+def test_reading_whole_documents_is_proposed_where_they_have_many_pieces(
+    length, kind, is_proposed, tiny_cosine, tiny_bert, beir_folder, tmp_path, caplog
+):
+    """Most documents are cut in each case, and an MRL cannot read them whole."""
+    caplog.set_level("INFO")
+    documents = load_collection(beir_folder).documents
+    if kind == "mrl":
+        model = MRL(tiny_bert, document_length=length)
+    else:
+        model = COCODR(tiny_cosine, document_length=length)
+    store = encode_documents(model, documents, tmp_path / "store")
+    counts = DocumentPieces.of(
+        [model.text_format.document(document) for document in documents.values()],
+        model.tokenizer,
+        length,
+    ).counts
+    assert min(counts) > 1
+    assert (np.mean(counts) > 10) == (length == 8)
+    assert "100% of these are cut to the document length" in caplog.text
+    said = f"a document has {np.mean(counts):.0f} pieces of that length on average"
+    assert (said in caplog.text) == is_proposed
+    assert ("--chunk-pooling first+mean" in caplog.text) == is_proposed
+    assert len(store.load()) == len(documents)
+
+
+def test_pieces_beyond_the_beginning_of_a_huge_document_are_not_tokenised(tiny_cosine, monkeypatch):
+    model = COCODR(tiny_cosine, document_length=LENGTH)
+    huge = "wing " * 100_000
+    tokenised = []
+    of = DocumentPieces.of
+
+    def spy(texts, *arguments):
+        tokenised.extend(texts)
+        return of(texts, *arguments)
+
+    monkeypatch.setattr(DocumentPieces, "of", spy)
+    pieces = _pieces_per_document(model, [SHORT, huge])
+    assert max(map(len, tokenised)) < len(huge) / 10
+    assert pieces == pytest.approx((1 + 100_000 / (LENGTH - 2)) / 2, rel=0.1)
 
 
 def test_a_store_of_whole_documents_is_updated_by_text(tiny_cosine, tmp_path, capsys):

@@ -21,6 +21,7 @@ from beir_cocodr.plugins.beir import (
 )
 from conftest import exit_code
 
+from beir_cocodr import FuseOptions, evaluate, fuse
 from beir_cocodr.errors import InputError
 
 K = [1, 5, 20]
@@ -50,6 +51,26 @@ def test_models_go_into_beirs_classes_unchanged(model, beirs):
     found = ours.evaluate(qrels, ours.retrieve(corpus, queries), K)
     assert found == expected
     assert 0 < found[0]["NDCG@20"] < 1
+
+
+@pytest.mark.parametrize("prefix", ["", "hybrid:", "feedback:"])
+def test_uses_of_a_model_have_our_figures_in_beirs_evaluation(
+    prefix, beir_folder, beirs, tiny_cosine, tmp_path
+):
+    """Feedback is that of a hybrid encoder, the others are of a plain one."""
+    folder = tiny_cosine
+    if prefix == "feedback:":
+        folder = tmp_path / "fused"
+        options = FuseOptions(lexical="hash", bytes_per_document=144)
+        fuse(str(tiny_cosine), str(beir_folder), output=folder, options=options)
+    name = f"{prefix}{folder}"
+    corpus, queries, qrels = beirs
+    retriever = EvaluateRetrieval(ModelSearch(name), K)
+    found, *_ = retriever.evaluate(qrels, retriever.retrieve(corpus, queries), K)
+    ours = evaluate({"m": name}, str(beir_folder), measures="nDCG@5 nDCG@20").models["m"].measures
+    for k in (5, 20):
+        assert found[f"NDCG@{k}"] == pytest.approx(ours[f"nDCG@{k}"], abs=1e-5)
+    assert 0 < found["NDCG@20"] < 1
 
 
 def test_the_similarity_is_the_models_own(tiny_bert, tiny_cosine):

@@ -45,6 +45,7 @@ def models(tmp_path_factory, beir_folder, tiny_bert, tiny_cosine, tiny_cross):
         "bm25": "bm25",
         "hybrid": f"hybrid:{tiny_cosine}",
         "reranked": f"rerank:{tiny_cross}@bm25",
+        "feedback": f"feedback:{folder / 'fused'}",
     }
 
 
@@ -59,6 +60,12 @@ def ours(models, beir_folder, tmp_path_factory):
     return {name: result.measures for name, result in found.models.items()}
 
 
+def check_figures(found, expected):
+    assert found["ndcg_at_10"] > 0.1
+    for theirs, measure in MEASURES.items():
+        assert found[theirs] == pytest.approx(expected[measure], abs=1e-5), theirs
+
+
 def scores(model, task, **given):
     found = mteb.evaluate(model, task, **{"cache": None, "show_progress_bar": False, **given})
     return found.task_results[0].scores["test"][0]
@@ -67,12 +74,19 @@ def scores(model, task, **given):
 @pytest.mark.parametrize("name", ["cosine", "bare", "mrl", "fused", "bm25", "hybrid", "reranked"])
 def test_its_figures_are_ours(name, models, ours, beir_folder, assert_same_figure):
     found = scores(plugin.load(models[name]), plugin.task(str(beir_folder)))
-    assert found["ndcg_at_10"] > 0.1
-    for theirs, measure in MEASURES.items():
-        assert found[theirs] == pytest.approx(ours[name][measure], abs=1e-5), theirs
+    check_figures(found, ours[name])
     assert_same_figure(
         "MTEB", f"mteb.evaluate: {name}", "nDCG@10", found["ndcg_at_10"], ours[name]["nDCG@10"]
     )
+
+
+def test_feedback_of_a_hybrid_encoder_has_our_figures_and_not_its_encoders(
+    models, ours, beir_folder
+):
+    model = plugin.load(models["feedback"])
+    assert type(model) is plugin.Search
+    check_figures(scores(model, plugin.task(str(beir_folder))), ours["feedback"])
+    assert ours["feedback"] != ours["fused"]
 
 
 def test_a_registered_model_is_found_by_its_name_and_cached_by_its_weights(

@@ -23,6 +23,8 @@ pytest.importorskip(
 )
 pytestmark = pytest.mark.java
 
+FEEDBACK = "beir-cocodr:feedback:runs/fused"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def java() -> None:
@@ -192,6 +194,18 @@ def test_bad_input_is_one_line(made, tmp_path, capsys):
         ),
         ([*search, "none"], "pyserini search.faiss: "),  # Pyserini 2 asks the network for names
         ([*search, made / "topics.tsv", "--encoder", f"beir-cocodr:{tmp_path}"], str(tmp_path)),
+        (
+            [*search, made / "topics.tsv", "--encoder", f"beir-cocodr:feedback:{tmp_path}"],
+            f"feedback:{tmp_path} is a search and no encoder",
+        ),
+        (
+            ["search.faiss", "--index", f"feedback:{made / 'store'}", *search[3:], "topics.tsv"],
+            f"name {made / 'store'} alone",
+        ),
+        (
+            [*"encode input --corpus c output --embeddings e encoder --encoder".split(), FEEDBACK],
+            "feedback:runs/fused is a search and no encoder",
+        ),
         (
             ["search.faiss", "--index", tmp_path / "no.json", *search[3:], made / "topics.tsv"],
             "no.json is a file",

@@ -251,6 +251,18 @@ def test_a_pyserini_that_reads_lists_of_indexes_is_imported_without_a_network(
     assert urllib.request.urlopen is fails
 
 
+@pytest.mark.parametrize("name", ["feedback:FOLDER", "hybrid@0.3:FOLDER", "bm25"])
+def test_a_search_is_no_query_encoder(name, beir_folder, tiny_cosine, tmp_path):
+    """Feedback and fusions search in more than one step: no vector of a query stands for them."""
+    name = name.replace("FOLDER", str(tiny_cosine))
+    encode(str(beir_folder), str(tiny_cosine), tmp_path / "store", workers=Workers(threads=1))
+    way_out = "beir-cocodr evaluate" if name == "bm25" else f"name {tiny_cosine} alone"
+    with pytest.raises(InputError, match=f"is a search and no encoder.*{way_out}"):
+        CocoDRQueryEncoder(name)
+    with pytest.raises(InputError, match="is a search and no encoder"):
+        CocoDRQueryEncoder.from_store(tmp_path / "store", model=name)
+
+
 def test_the_query_encoder_needs_no_pyserini(tiny_cosine):
     """Pyserini calls its methods and looks at no base class, whose arguments differ between 1.6 and
     2.4.

@@ -24,13 +24,17 @@ from beir_cocodr.evaluation.results import (
     Estimate,
     EvaluationRecord,
     PairVerdict,
+    PseudoQueryFigures,
 )
 from beir_cocodr.evaluation.runs import run_tops
+from beir_cocodr.report import terminal
+from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.html.headline import label_free_headline, recommended_use
 from beir_cocodr.report.html.page import page
 from beir_cocodr.report.html.pictures import cluster_pictures, picture, plain, reliability_picture
 from beir_cocodr.report.html.queries import chosen_queries, list_spread, score_spread
 from beir_cocodr.report.html.results_folder import ClusterWeights, LabelledEvaluation
+from beir_cocodr.report.terminal import print_tables
 from beir_cocodr.report.wording import collection_name, meaning, p_value, short_names, signed, span
 from beir_cocodr.serve.session import ShownVerdict
 
@@ -270,7 +274,7 @@ def open_pair(**changes: Any) -> PairVerdict:
 
 
 @pytest.mark.parametrize("probability", [0.87, 0.2])
-def test_terminal_json_report_and_page_say_the_same(probability):
+def test_terminal_json_report_and_page_say_the_same(probability, monkeypatch, capsys):
     estimate = 0.04 if probability > 0.5 else -0.04
     pair = open_pair(probability=probability, estimate=estimate)
     ranking = [pair.better_bet, *({"minilm", "hybrid:minilm"} - {pair.better_bet})]
@@ -286,6 +290,11 @@ def test_terminal_json_report_and_page_say_the_same(probability):
     shown = ShownVerdict.of(comparison, version=1)
     assert shown.pairs[0].answer == pair.answer
     assert shown.headline == best.reason
+    monkeypatch.setattr(terminal, "_WIDTH", 500)  # nothing is wrapped
+    [row] = printed_rows(comparison, capsys)
+    assert row[:3] == [pair.a, pair.b, "cannot tell"]
+    assert row[3:6] == [signed(pair.estimate), span(pair.interval), f"{pair.probability:.2f}"]
+    assert row[6] == f"{pair.answer}. Estimate: {pair.reason}."
     output = SimpleNamespace(
         adaptation=None, comparison=comparison, evaluation=None, judged=comparison
     )
@@ -300,6 +309,23 @@ def test_terminal_json_report_and_page_say_the_same(probability):
     output = SimpleNamespace(adaptation=None, comparison=sure, evaluation=None, judged=sure)
     verb = "Keep" if is_first else "Use"
     assert recommended_use(output, names).title == f"{verb} {pair.better_bet}"
+    sure = replace(sure, pairs=[decided])
+    [row] = printed_rows(sure, capsys)
+    assert row[2] == decided.verdict == sure.to_json()["pairs"][0]["verdict"]
+    assert row[6].startswith(f"{decided.answer}.")
+
+
+def printed_rows(
+    comparison: ComparisonRecord, capsys: pytest.CaptureFixture[str]
+) -> list[list[str]]:
+    """Print the tables of a comparison, and return the cells of each pair's verdict."""
+    figures = PseudoQueryFigures(40, of_the_collection=True)
+    comparison = replace(comparison, pseudo_queries={"agreement": figures})
+    print_tables(*verdict_tables(comparison))
+    printed = capsys.readouterr().out
+    assert comparison.best.reason in printed
+    rows = [line.strip("│").split("│") for line in printed.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def comparison_of(pair: PairVerdict, models: list[str]) -> ComparisonRecord:

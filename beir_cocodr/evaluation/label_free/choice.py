@@ -160,8 +160,9 @@ class _Choice:
     def reasons(self, chosen: str, by_use: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         """Yield sentences: what was seen, what may be chosen, and what is chosen."""
         yield (
-            "The target has no labels, so these are estimates: from held-out crops, from generated "
-            "queries, and from how far the lists of models agree."
+            "The target has no labels, so these are estimates: from what usually wins on labelled "
+            "collections, and from how well each model finds documents by crops and titles of "
+            "theirs."
         )
         if self.comparison.few_labels is not None:
             yield from self.comparison.few_labels.describe()

@@ -67,8 +67,8 @@ MOST_QUERIES = 1_000
 
 _ALIKE = records.Likeness({}, [])
 
-# With a larger share of the prior, too little was seen of the corpus to decide.
-_MOST_PRIOR = 0.9
+#: With a larger share of the prior, too little was seen of the corpus to decide.
+MOST_PRIOR = 0.9
 
 
 def load_calibration() -> Calibration:
@@ -164,7 +164,7 @@ class Rule:
             return "no estimator applies"
         if uncalibrated:
             return f"the calibration has no models of the kind of {uncalibrated[0]}"
-        if expected.prior_share > _MOST_PRIOR:
+        if expected.prior_share > MOST_PRIOR:
             return "this corpus gives too little evidence"
         return ""
 

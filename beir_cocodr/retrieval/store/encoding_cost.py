@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from beir_cocodr.arrays import spaced_rows
+from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.progress import describe_seconds, describe_size
@@ -29,8 +30,10 @@ SAMPLE = 64
 # Documents that are encoded before the clock starts.
 _WARM_UP = 4
 
-# With a larger share of truncated documents, reading them whole is proposed.
-_MOSTLY_CUT = 0.5
+# With more pieces of a document on average, reading documents whole is proposed. This is a choice
+# on the evidence of benchmarks/chunk_pooling.py: the one collection that gained has 28 pieces of a
+# document, and those with fewer than five gained nothing, even if most of their documents are cut.
+_MANY_PIECES = 10
 
 # Bytes on the disk for an id and its two tie orders.
 _BYTES_PER_ID = 24
@@ -49,6 +52,8 @@ class EncodingCost:
         seconds: Time, by a sample.
         sample_documents: Documents of the sample.
         truncated_share: Share of these that are truncated.
+        pieces_per_document: Pieces in which one of these is read as a whole, or would be, on
+            average; None where the encoder cannot do that or cuts nothing.
         pieces: Pieces in which all are read, where long documents are read whole.
     """
 
@@ -58,6 +63,7 @@ class EncodingCost:
     seconds: float
     sample_documents: int
     truncated_share: float
+    pieces_per_document: float | None = None
     pieces: int | None = None
 
     def __str__(self) -> str:
@@ -75,8 +81,11 @@ class EncodingCost:
         if self.pieces is not None:
             return f"long documents are read whole, in about {self.pieces:,} pieces altogether"
         cut = f"{self.truncated_share:.0%} of these are cut to the document length"
-        if self.truncated_share > _MOSTLY_CUT:
-            cut += "; --chunk-pooling first+mean reads all of each"
+        if self.pieces_per_document is not None and self.pieces_per_document > _MANY_PIECES:
+            cut += (
+                f"; a document has {self.pieces_per_document:.0f} pieces of that length on "
+                "average, and --chunk-pooling first+mean reads all of them"
+            )
         return cut
 
     def check_disk_space(self, folder: Path) -> None:
@@ -113,6 +122,10 @@ def estimate(
         record.precision,
         record.prior,
     )
+    pieces_per_document = _pieces_per_document(encoder.model, texts)
+    pieces = None
+    if encoder.model.chunk_pooling != FIRST and pieces_per_document is not None:
+        pieces = round(count * pieces_per_document)
     return EncodingCost(
         documents=count,
         disk_bytes=count * packed + len(encoder.documents) * _BYTES_PER_ID,
@@ -125,16 +138,32 @@ def estimate(
         seconds=round(count * seconds / _processes_at_once(devices), 1),
         sample_documents=len(rows),
         truncated_share=float(encoder.model.truncated_share(texts, "document")),
-        pieces=_pieces(encoder.model, texts, count),
+        pieces_per_document=pieces_per_document,
+        pieces=pieces,
     )
 
 
-def _pieces(model: COCODR, texts: list[str], count: int) -> int | None:
-    """Return in how many pieces documents are read, by a sample; None if only beginnings are."""
-    if model.chunk_pooling == FIRST:
+def _pieces_per_document(model: COCODR, texts: list[str]) -> float | None:
+    """Return in how many pieces a document is read as a whole, or would be, on average.
+
+    Where only beginnings are read, no more is tokenised: further pieces are expected at the rate of
+    the beginning. None is returned where the encoder cannot read whole documents or cuts nothing.
+    """
+    if model.chunk_pooling != FIRST:
+        counts = model.pieces(texts).counts
+        return sum(counts) / len(counts)
+    limit = model.text_format.document_length
+    if limit is None or not model.pools_chunks:
         return None
-    counts = model.pieces(texts).counts
-    return round(count * sum(counts) / len(counts))
+    beginnings = [cut_text(text, limit)[0] for text in texts]
+    try:
+        counts = model.pieces(beginnings).counts
+    except InputError:
+        return None
+    expected = 0.0
+    for text, beginning, pieces in zip(texts, beginnings, counts, strict=True):
+        expected += pieces * len(text) / max(1, len(beginning))
+    return expected / len(texts)
 
 
 def _seconds_a_document(encoder: CorpusEncoder, rows: Any) -> float:

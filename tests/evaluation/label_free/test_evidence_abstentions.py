@@ -208,7 +208,7 @@ def test_a_reranked_black_box_is_a_black_box():
 @pytest.mark.parametrize(
     "name", [*(f"{kind}:m" for kind in FUSIONS), *(f"{kind}:c@bm25" for kind in HOSTED)]
 )
-def test_every_kind_of_ours_has_a_kind_in_the_calibration(name):
+def test_every_kind_of_ours_has_a_name_for_calibrations(name):
     assert calibration_kind(ModelSpec.parse(name))
 
 

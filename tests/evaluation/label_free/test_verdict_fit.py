@@ -19,6 +19,7 @@ from fitting.left_out import (
     weighted_quantile,
 )
 from fitting.moment_fit import fit
+from fitting.overlap_bias import Lead, describe_leads, overlap_bias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -334,6 +335,52 @@ def test_counts_and_reliability_by_hand():
     ):
         assert part in statement
     assert "no pair was decided" in calibration.statement(CORPUS_ALONE, SAME_KIND)
+
+
+def test_an_interval_on_too_little_evidence_is_told_with_0_in_it():
+    pairs = planted(families=3)[0].take(np.arange(10) < 2)
+    sure = ExpectedDifference(0.1, 0.01, 0.02, prior_share=0.5)
+    told = Predicted(pairs, [sure, replace(sure, prior_share=0.95)]).as_told()
+    assert told.decided.tolist() == [True, False]
+    assert told.differences[0] == sure
+    assert told.lows[1] == pytest.approx(0)
+    assert told.highs[1] == pytest.approx(0.2)  # as far on the other side
+
+
+def test_the_bias_of_leads_by_hand():
+    leads = [
+        Lead("one family", 0.0, 0.1),
+        Lead("one family", 0.0, 0.3),
+        Lead("another", 0.2, 0.4),
+        Lead("far", 1.0, -0.5),
+    ]
+    described = describe_leads(leads, usual=0.2)
+    assert described["usual"]["collections"] == 3
+    assert described["usual"]["value"] == pytest.approx((0.2 + 0.4) / 2)  # families weigh alike
+    # Without one of two families, the mean is the other's.
+    assert described["usual"]["error"] == pytest.approx(np.sqrt(1 / 2 * (0.1**2 + 0.1**2)))
+    assert described["few"] == {"collections": 1, "value": pytest.approx(-0.5), "error": None}
+    weights = np.sqrt([0.5, 0.5, 1, 1])
+    slope = np.polyfit([0, 0, 0.2, 1], [0.1, 0.3, 0.4, -0.5], 1, w=weights)[0]
+    assert described["slope"]["value"] == pytest.approx(slope)
+    assert describe_leads([], usual=0.2)["few"]["value"] is None
+
+
+def test_a_lead_is_of_the_second_use_over_the_first_however_a_pair_is_ordered():
+    pairs = LabelledPairs(
+        name="c",
+        family="f",
+        models=[("minilm", "bm25"), ("minilm", "other")],
+        kinds=[("dense", "bm25"), ("dense", "dense")],
+        features=[{"titles": -0.3}, {"titles": 0.9}],
+        distances=np.ones(2),
+        differences=np.array([-0.1, 0.0]),
+        errors=np.ones(2),
+    )
+    uses = {"c": {"minilm": "dense", "bm25": "bm25", "other": "dense"}}
+    biases = overlap_bias([pairs], uses, usual=0.2)
+    assert biases["titles"]["bm25, dense"]["usual"]["value"] == pytest.approx(0.3 - 0.1)
+    assert biases["held-out crops"]["bm25, dense"]["usual"]["collections"] == 0
 
 
 @pytest.mark.parametrize(

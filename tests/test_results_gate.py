@@ -1,0 +1,106 @@
+"""What the pages say of the gate and of sizes of passages is what the benchmarks wrote."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from statistics import mean
+
+from test_results import ROOT, results_of, section
+
+from beir_cocodr.evaluation.gate import MARGIN, GateOptions
+from beir_cocodr.evaluation.gate_rule import RULE
+from beir_cocodr.evaluation.passage_sizes import ERROR
+
+GATE = (ROOT / "docs" / "gate.md").read_text()
+NUMBERS = {4: "four", 7: "seven", 8: "eight"}
+
+
+def fault_table(results) -> str:
+    """The kinds of faults, how many of them cost much, and how many of these were noticed."""
+    lines = ["| fault | cost more than 0.02 | noticed |", "| --- | --- | --- |"]
+    for kind, counts in results["faults"].items():
+        lines.append(f"| {kind} | {counts['costly']} of {counts['all']} | {counts['noticed']} |")
+    return "\n".join(lines) + "\n\n"
+
+
+def test_the_figures_of_the_gates_guide_are_in_a_results_file():
+    results = results_of("gate")
+    script = import_module("gate")
+    rates = results["rates"]
+    page = " ".join(GATE.split())
+    assert fault_table(results) in GATE
+    where = f"On {NUMBERS[rates['collections']]} labelled collections"
+    assert f"{where}, from families to which the rule was not fitted" in page
+    assert f"at a margin of {rates['margin']:g} and without their labels" in page
+    noticed = f"the gate noticed {rates['found']:.1%} of {rates['faults']} seeded faults"
+    assert f"{noticed} that cost more than {script.COST:g}" in page
+    alarms = f"{rates['false_alarms']:.1%} of {rates['changes']} harmless changes"
+    assert f"raised a false alarm for {alarms}" in page
+    assert rates["margin"] == MARGIN == script.COST / 2
+    half = f"{MARGIN:g} in nDCG@10, half of the loss of {script.COST:g}"
+    assert f"The default margin is {half}" in page
+    assert results["rule"] == vars(RULE)
+    assert f"(a distance of {RULE.far:g})" in page
+    assert f"{GateOptions().samples} of each (`--samples`)" in page
+    assert RULE.lost == 2  # "a larger share of what OLD finds than twice the margin"
+
+
+def test_the_figures_of_the_gate_are_in_a_results_file():
+    results = results_of("gate")
+    script = import_module("gate")
+    rates = results["rates"]
+    text = section("gate")
+    assert " ".join(fault_table(results).split()) in text
+    assert {case["collection"] for case in results["cases"]} == {*script.FITTED, *script.MEASURED}
+    fitted, measured = results["rates_where_fitted"]["collections"], rates["collections"]
+    assert (fitted, measured) == (len(script.FITTED), len(script.MEASURED))
+    assert f"The rule was fitted to {NUMBERS[fitted]} collections of other families" in text
+    names = ", ".join(f"`{name}`" for name in script.MEASURED)
+    assert f"On the {NUMBERS[measured]} measured ones ({names}) it noticed" in text
+    noticed = f"it noticed {rates['found']:.1%} of the {rates['faults']} faults that cost more"
+    assert f"{noticed} than {script.COST:g} in nDCG@10" in text
+    assert f"left {rates['faults_undecided']:.1%} undecided" in text
+    alarms = f"{rates['false_alarms']:.1%} of {rates['changes']} harmless changes"
+    assert f"raised a false alarm for {alarms}" in text
+    changes = import_module("gate_changes")
+    assert f"indexes with at least {changes._PARITY:.0%} of the exact results" in text
+    harmless = {case["change"] for case in results["cases"] if case["kind"] == "harmless"}
+    assert {name.partition(":")[0] for name in harmless} == {
+        *("fp16", "bf16", "int8", "bf16 encoder", "batch size"),
+        *("reordered documents", "hnsw", "ivf"),
+    }
+    by_encoder = results["rates_by_encoder"]
+    for one in by_encoder.values():
+        shares = f"({one['found']:.1%} of {one['faults']} faults"
+        assert f"{shares}, {one['false_alarms']:.1%} of {one['changes']} changes)" in text
+    assert by_encoder["static"]["collections"] == measured  # "on all eight"
+    assert by_encoder["minilm"]["collections"] == 4  # "on parts of four"
+    other = results["replacements"]
+    assert f"Of {other['worse']} further changes that labels call worse" in text
+    ended = f"{other['worse_noticed']:.1%} ended as worse and {other['worse_undecided']:.1%} as"
+    assert f"{ended} undecided" in text
+    better = f"of {other['better']} that labels call better, {other['better_called_worse']:.1%}"
+    assert f"{better} ended as worse" in text
+
+
+def test_the_figures_of_sizes_of_passages_are_in_a_results_file():
+    results = results_of("passages")
+    script = import_module("passages")
+    text = section("passages")
+    collections = list(dict.fromkeys(row["collection"] for row in results["rows"]))
+    assert collections == list(script.COLLECTIONS)
+    names = ", ".join(f"`{name}`" for name in collections)
+    assert f"Documents of {NUMBERS[len(collections)]} collections ({names}) were cut" in text
+    *sizes, last = results["sizes"]
+    assert f"cut to {', '.join(map(str, sizes))} and {last} words" in text
+    assert {row["model"] for row in results["rows"]} == {"bm25", "static vectors"}
+    assert f"deviates from the difference by labels by {results['error']:.3f} in nDCG@10" in text
+    assert round(results["error"], 3) == ERROR  # what the package counts
+    assert f"contained {results['held']:.0%} of {results['pairs']} differences" in text
+    apart = f"differ by more than 0.02 in the labels ({results['apart']} pairs)"
+    assert f"{apart}, the sign was right in {results['sign_right']:.0%}" in text
+    lost, by_chance = (
+        mean(choice[key] for choice in results["best"]) for key in ("lost", "lost_by_chance")
+    )
+    assert f"lost {lost:.3f} in nDCG@10 against the best one, on average" in text
+    assert f"a random size lost {by_chance:.3f}" in text
