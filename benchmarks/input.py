@@ -6,14 +6,21 @@ passages of 56 words, as MS MARCO's are on average. Two ways take turns: with th
 that are kept since the corpus was tokenised once, and with documents tokenised again each time.
 The script measures pairs a second by the clock, and processor seconds a pair, which depend less on
 what else the machine does. Then it measures tokenising a corpus once and reading what is kept. The
-appetite of a GPU is a guess, as none was measured: the operations of a step with gradient caching,
-over what ``benchmarks/reproduce/throughputs.json`` assumes that a GPU sustains.
+appetite of a GPU is the operations of a step with gradient caching, over what the GPU measured in
+``benchmarks/results/gpu.json`` sustained. Without that file it is a guess, by what
+``benchmarks/reproduce/throughputs.json`` assumes.
 
 The script prints the figures of both kinds of texts, and writes ``benchmarks/results/input.json``:
 
-Last, it draws batches without repeated texts for fine-tuning, by our sampler and by the host's, in
+Then it draws batches without repeated texts for fine-tuning, by our sampler and by the host's, in
 processor seconds a batch: from queries with up to 160 relevant documents, as NFCorpus has, and from
-queries with one, as MS MARCO has. ``--sampler`` measures this alone:
+queries with one, as MS MARCO has. The keys of all texts are at hand. ``--sampler`` measures this
+alone.
+
+Last, it samples rows whose keys it has to make, in processor milliseconds a row: an epoch of
+passages with generated queries, by keys that are kept of their texts and, as formerly, by reading
+the texts of each row; and some batches of pairs for fine-tuning with hard negatives.
+``--query-context`` measures this alone:
 
     OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2] [--turns 3]
 """
@@ -27,6 +34,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -36,18 +44,22 @@ import numpy as np
 import torch
 from harness.measure import processor_seconds
 from harness.script import option_parser, origin, read_json, write_results
-from harness.texts import CORPORA
+from harness.texts import CORPORA, write_corpus
 from reproduce.costs import throughputs
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
 from beir_cocodr.data.documents import open_corpus, write_arrow
-from beir_cocodr.data.text import MOST_CHARACTERS
+from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
+from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training.batches import BatchKeys, WholeEpochs
-from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.finetuning.pairs import TrainingPairs
+from beir_cocodr.training.options import FinetuneOptions, PretrainOptions
+from beir_cocodr.training.pretraining.context_keys import query_counts
+from beir_cocodr.training.pretraining.context_views import ContextViews
 from beir_cocodr.training.pretraining.document_views import DocumentViews, token_counts
 from beir_cocodr.training.pretraining.views import BARE_TOKENS
 
@@ -58,6 +70,10 @@ CORES = 64
 GPUS = 8
 #: Words of a passage.
 WORDS = 56
+#: Documents from which a hard negative is drawn.
+DEPTH = 30
+#: Pairs of fine-tuning that are sampled.
+PAIRS = 10_240
 
 #: Weights of BERT-base's layers and of the Condenser head's two, multiplied for every token.
 WEIGHTS = 99e6
@@ -284,6 +300,98 @@ def measure_sampler(batches: int, turns: int) -> dict[str, Any]:
     return figures
 
 
+class ReadingViews(ContextViews):
+    """Views that read the texts of each row also for its keys."""
+
+    @cached_property
+    def batch_keys(self) -> BatchKeys:
+        """Return documents and texts."""
+        return BatchKeys(len(self), lambda row: [f"\0{self.document[row]}", *self.texts(row)])
+
+
+def draw_batches(
+    keys: BatchKeys,
+    epoch: int,
+    most: int | None = None,
+) -> tuple[list[list[int]], float]:
+    """Draw batches of an epoch; return them, and the processor milliseconds of a row."""
+    sampler = WholeEpochs(
+        keys,
+        batch_size=BATCH,
+        drop_last=True,
+        generator=torch.Generator(),
+        seed=SEED,
+    )
+    sampler.set_epoch(epoch)
+    before = processor_seconds()
+    drawn = list(islice(sampler._batches(), most))
+    return drawn, 1000 * (processor_seconds() - before) / (BATCH * len(drawn))
+
+
+def generate_context(folder: Path, passages: int) -> Path:
+    """Write passages with five queries each, and return their folder."""
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    write_corpus(corpus / "corpus.jsonl", islice(_cut_passages(), passages))
+    queries = folder / "queries"
+    generate_queries(str(corpus), "lexical", queries)
+    return queries
+
+
+def measure_query_context(passages: int, turns: int) -> dict[str, Any]:
+    """Measure the sampler of query-as-context, and that of fine-tuning on the same queries."""
+    model = load_encoder("minilm", EncoderOptions(device="cpu"))
+    options = PretrainOptions.of(objective="qc", batch_size=BATCH, seed=SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["BEIR_COCODR_CACHE"] = f"{folder}/cache"
+        queries = generate_context(Path(folder), passages)
+        views = ContextViews([str(queries)], model, options)
+        reading = ReadingViews([str(queries)], model, options)
+        before = processor_seconds()
+        kept = views.batch_keys
+        making = processor_seconds() - before
+        assert kept is not None
+        milliseconds: dict[str, list[float]] = {"kept": [], "read": [], "fine-tuning": []}
+        for epoch in range(turns):
+            views.clock.epoch = reading.clock.epoch = epoch
+            drawn, of_row = draw_batches(kept, epoch)
+            milliseconds["kept"].append(of_row)
+            expected, of_row = draw_batches(reading.batch_keys, epoch)
+            milliseconds["read"].append(of_row)
+            if drawn != expected:
+                raise RuntimeError("the two ways draw different batches")
+            milliseconds["fine-tuning"].append(draw_pairs(queries, model.text_format))
+        del os.environ["BEIR_COCODR_CACHE"]
+    texts = len(views) + int(query_counts(views.passages).sum())
+    medians = {way: float(np.median(of_way)) for way, of_way in milliseconds.items()}
+    return origin() | {
+        "settings": {"passages": passages, "batch": BATCH, "turns": turns, "seed": SEED},
+        "passages": len(views),
+        "texts": texts,
+        "microseconds_a_text_once": round(1e6 * making / texts, 2),
+        "cpu_ms_per_row": round(medians["kept"], 4),
+        "former_cpu_ms_per_row": round(medians["read"], 4),
+        "former_to_now": round(medians["read"] / medians["kept"], 1),
+        "rows_per_second": round(1000 / medians["kept"]),
+        "finetuning_cpu_ms_per_row": round(medians["fine-tuning"], 4),
+    }
+
+
+def draw_pairs(folder: Path, text_format: TextFormat) -> float:
+    """Return the processor milliseconds in which a pair with a hard negative is sampled.
+
+    Each text is read once in a training, and none was before.
+    """
+    collection = load_collection(str(folder), "train")
+    rng = np.random.default_rng(SEED)
+    pool = {
+        query: rng.integers(len(collection.documents), size=DEPTH) for query in collection.queries
+    }
+    options = FinetuneOptions(batch_size=BATCH, seed=SEED)
+    pairs = TrainingPairs(collection, text_format, options, pool)
+    return draw_batches(pairs.batch_keys(), epoch=0, most=PAIRS // BATCH)[1]
+
+
 def parse_options() -> argparse.Namespace:
     parser = option_parser(__doc__, "input")
     parser.add_argument(
@@ -309,18 +417,37 @@ def parse_options() -> argparse.Namespace:
         action="store_true",
         help="Measure the sampler of batches alone, and keep what the results file has besides.",
     )
+    parser.add_argument(
+        "--query-context",
+        action="store_true",
+        help="Measure the sampler of query-as-context alone, and keep what the file has besides.",
+    )
+    parser.add_argument(
+        "--passages",
+        type=int,
+        default=10_000,
+        help="Passages of query-as-context. Default: 10,000.",
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if options.query_context:
+        context = measure_query_context(options.passages, options.turns)
+        print("query_context", json.dumps(context))
+        results = read_json(options.results) | {"query_context": context}
+        write_results(options.results, results)
+        return
     sampler = measure_sampler(options.batches, options.turns)
     print("sampler", json.dumps(sampler))
     if options.sampler:
         results = read_json(options.results) | {"sampler": sampler}
         write_results(options.results, results)
         return
+    context = measure_query_context(options.passages, options.turns)
+    print("query_context", json.dumps(context))
     gpu = estimate_gpu()
     documents = [load_collection(name, labels="none") for name in CORPORA]
     texts = {}
@@ -342,6 +469,7 @@ def main() -> None:
         },
         "texts": texts,
         "sampler": sampler,
+        "query_context": context,
         "gpu": gpu,
         "pairs_per_second_and_core_needed": round(GPUS * gpu["pairs_per_second"] / CORES),
     }

@@ -21,6 +21,7 @@ from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.training.hard_negatives.bm25_negatives import bm25_negatives
 from beir_cocodr.training.hard_negatives.mined_negatives import mine_negatives
 from beir_cocodr.training.options import MiningOptions
+from beir_cocodr.training.pretraining.context_keys import load_keys
 from beir_cocodr.training.pretraining.document_views import token_counts
 from beir_cocodr.training.pretraining.token_places import TokenPlaces
 
@@ -165,6 +166,15 @@ def test_queries_as_context(cache, beir_folder, tmp_path, caplog):
     assert_survives(
         cache / "query-context", lambda: load_query_context(tmp_path / "queries")[:], caplog
     )
+
+
+def test_keys_of_queries_as_context(cache, beir_folder, tmp_path, caplog):
+    generate_queries(beir_folder, "lexical", tmp_path / "queries")
+
+    def work() -> object:
+        return load_keys(load_query_context(tmp_path / "queries")).tolist()
+
+    assert_survives(cache / "query-context", work, caplog)
 
 
 def test_mined_negatives(cache, beir_folder, tiny_cosine, tmp_path, caplog):

@@ -46,6 +46,24 @@ def test_hashes_of_texts_give_the_batches_of_the_texts():
     assert text_key(texts[3]) == of_documents.of(np.array([3]))[0]
 
 
+def test_documents_are_read_with_their_neighbours():
+    """A document costs about as much to read as its block; the last block is shorter."""
+    texts = [f"text {number}" for number in range(150)]
+    asked: list[list[int]] = []
+
+    def read(rows: np.ndarray) -> list[str]:
+        asked.append(rows.tolist())
+        return [texts[row] for row in rows]
+
+    keys = TextKeys(len(texts), read)
+    assert keys.of(np.array([149, 3, 149])) == [text_key(texts[row]) for row in (149, 3, 149)]
+    assert asked == [[*range(64), *range(128, 150)]]
+    assert keys.of(np.array([0, 130])) == [text_key(texts[row]) for row in (0, 130)]
+    assert len(asked) == 1
+    assert keys.of(np.array([64])) == [text_key(texts[64])]
+    assert asked[1] == [*range(64, 128)]
+
+
 @st.composite
 def grouped_keys(draw: st.DrawFn) -> BatchKeys:
     """Rows in groups; few keys, so that groups and rows often share one."""

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,8 @@ from beir_cocodr.generation.query_context import load_query_context
 from beir_cocodr.records import Json
 from beir_cocodr.training.batches import BatchKeys, EpochClock, drawn_dataset
 from beir_cocodr.training.options import PretrainOptions
+from beir_cocodr.training.pretraining.context_draws import AFTER, BEFORE, SPANS, ContextDraws
+from beir_cocodr.training.pretraining.context_keys import ContextKeys, query_counts
 from beir_cocodr.training.pretraining.objectives import ContextOptions, CoTMAEOptions
 from beir_cocodr.training.pretraining.views import BARE_TOKENS, Views, content_tokens
 
@@ -84,7 +87,14 @@ class ContextViews(Views):
             rows = table.data.column("row").to_numpy()
             is_start = np.diff(rows, prepend=-1) != 0
             starts.append(is_start)
-        self.document = np.cumsum(np.concatenate(starts))
+        self.document = np.cumsum(np.concatenate(starts), dtype=np.int64)
+        self._tables = tables
+        self._draws = ContextDraws(
+            seed=self.options.seed,
+            mix=self.own.mix,
+            query_counts=np.concatenate([query_counts(table) for table in tables]),
+            document=self.document,
+        )
         self._check_size()
 
     def _check_size(self) -> None:
@@ -96,7 +106,7 @@ class ContextViews(Views):
                 f"no passage of {names} has a query; generate queries with other settings"
             )
         batch_size = self.options.batch_size
-        if self.batch_keys is not None and documents < batch_size <= passages:
+        if self._is_contrastive and documents < batch_size <= passages:
             raise InputError(
                 f"a batch contains no two passages of one document, and {names} has {documents} "
                 f"documents: lower batch_size, which is {batch_size}"
@@ -104,21 +114,21 @@ class ContextViews(Views):
         log.info("%s: %d passages of %d documents have queries", names, passages, documents)
 
     @property
+    def _is_contrastive(self) -> bool:
+        contrastive: bool = self.options.row("objective").contrastive
+        return contrastive
+
+    @cached_property
     def batch_keys(self) -> BatchKeys | None:
         """Return what rows of a batch must not share, if they are compared with each other.
 
         These are document, passage and context: a passage would otherwise be trained to be far from
-        its own neighbour, or query.
+        its own neighbour, or query. All processes ask for them together.
         """
-        contrastive = self.options.row("objective").contrastive
-        if contrastive:
-            return BatchKeys(len(self), self._keys)
-        return None
-
-    def _keys(self, row: int) -> list[str]:
-        # No text begins with a zero byte, so a document is not taken for one.
-        document_key = f"\0{self.document[row]}"
-        return [document_key, *self.texts(row)]
+        if not self._is_contrastive:
+            return None
+        keys = ContextKeys(self._tables, self._draws, self.clock, self.texts)
+        return BatchKeys(len(self), keys.of)
 
     def __len__(self) -> int:
         """Return the number of passages."""
@@ -153,19 +163,20 @@ class ContextViews(Views):
 
     def texts_of(self, rows: Sequence[int]) -> list[tuple[str, ...]]:
         """Return what this epoch sees of rows: passage and context."""
-        return [self._pair(row) for row in rows]
+        numbers = np.asarray(rows, np.int64)
+        contexts = self._draws(self.clock.epoch, numbers)
+        drawn = zip(numbers.tolist(), contexts.tolist(), strict=True)
+        return [self._pair(row, context) for row, context in drawn]
 
-    def _pair(self, row: int) -> tuple[str, str]:
-        seed = (self.options.seed, self.clock.epoch, row)
-        rng = np.random.default_rng(seed)
-        if self.own.mix and rng.random() < self.own.mix:
-            pair = self._two_passages(row, rng)
-            if pair is not None:
-                return pair
+    def _pair(self, row: int, context: int) -> tuple[str, str]:
+        if context == SPANS:
+            return self._two_spans(row)
         passage = self.passages[row]
-        queries = passage["queries"]
-        drawn = int(rng.integers(len(queries)))
-        return passage["text"], queries[drawn]
+        if context == BEFORE:
+            return passage["text"], self.passages[row - 1]["text"]
+        if context == AFTER:
+            return passage["text"], self.passages[row + 1]["text"]
+        return passage["text"], passage["queries"][context]
 
     def counts(self) -> Json:
         """Return passages, documents and queries, and the share of texts that are cut.
@@ -195,25 +206,20 @@ class ContextViews(Views):
             return int(self.document[-1])
         return 0
 
-    def _two_passages(self, row: int, rng: np.random.Generator) -> tuple[str, str] | None:
-        """Return a passage and its neighbour, or two spans of it; None if it has a single span."""
-        text = self.passages[row]["text"]
-        neighbours = []
-        for near in (row - 1, row + 1):
-            exists = 0 <= near < len(self)
-            if exists and self.document[near] == self.document[row]:
-                neighbours.append(near)
-        if neighbours:
-            number = int(rng.integers(len(neighbours)))
-            drawn = neighbours[number]
-            return text, self.passages[drawn]["text"]
+    def _two_spans(self, row: int) -> tuple[str, str]:
+        """Return two spans of a passage; itself and a query if it has a single span."""
+        rng = np.random.default_rng((self.options.seed, self.clock.epoch, row))
+        passage = self.passages[row]
+        text = passage["text"]
         tokens = self._drawing_tokenizer(text, return_offsets_mapping=True, **BARE_TOKENS)
         offsets = tokens["offset_mapping"]
         ranges = span_ranges(text, offsets, self.options.span_tokens)
         spanned = SpannedText(text, offsets, ranges, len(offsets))
         if len(spanned.ranges) > 1:
             return span_pair(spanned, rng)
-        return None
+        queries = passage["queries"]
+        drawn = int(rng.integers(len(queries)))
+        return text, queries[drawn]
 
     def _unmixed(self) -> Json:
         """Count the passages that are alone in their document, and those without two spans."""
