@@ -1,10 +1,11 @@
 """Claim: fusion and feedback in one index lift a dense encoder on most corpora, without labels.
 
 All methods search labelled collections over vectors that ``collect.py`` has stored in ``--work``,
-and encode nothing. Labels judge and nothing else. The weight by estimate comes from a calibration
-to which the family of the judged collection contributed nothing. Figures of each collection are
-kept in ``--cells``, so that a rerun measures only what is missing. Processor time is that of one
-thread, and excludes encoding the query.
+where large collections are cut, and in ``--whole``, where they have all documents and queries.
+Nothing is encoded. Labels judge and nothing else. The weight by estimate comes from searches of the
+cut collections, by a calibration to which the family of the judged one contributed nothing. Figures
+of each collection are kept in ``--cells``, so that a rerun measures only what is missing. Processor
+time is that of one thread, and excludes encoding the query.
 
 The script writes ``benchmarks/results/gains.json`` and the tables of ``docs/adaptation.md``:
 
@@ -279,8 +280,8 @@ def parse_options() -> argparse.Namespace:
         "--whole",
         type=Path,
         metavar="DIR",
-        help="Also measure MiniLM on the whole collections in this folder, which is laid out as "
-        "--work is.",
+        help="Measure MiniLM on the whole collections in this folder, which is laid out as --work "
+        "is, and not on their parts.",
     )
     return parser.parse_args()
 
@@ -295,12 +296,11 @@ def main() -> None:
             subject = Subject(parent, encoder, options.work)
             if subject.vectors.folder.is_dir():
                 cells[encoder][parent.name] = measure_cell(subject, modules, options.cells)
-    whole = {}
     for parent in read_parents(options.whole) if options.whole else ():
         subject = Subject(parent, "minilm", options.whole)
-        whole[parent.name] = measure_cell(subject, modules, options.cells / "whole")
+        cells["minilm"][parent.name] = measure_cell(subject, modules, options.cells / "whole")
     estimates = estimated_gains(options.work, options.cells)
-    results = origin(threads=torch.get_num_threads()) | summarize(cells, whole, estimates)
+    results = origin(threads=torch.get_num_threads()) | summarize(cells, estimates)
     write_results(options.results, results)
     for name, marks in MARKS.items():
         if options.results == results_file("gains"):
