@@ -120,7 +120,8 @@ def grade_pool(
     if pairs and len(lost) == len(pairs):
         raise InputError(
             f"judge {grader.name} gave no grade in {len(lost)} answers; the first is "
-            f"{lost[0].answer!r}; name a model that follows instructions"
+            f"{lost[0].answer!r}; name a model that follows instructions, or let its server allow "
+            "only answers such as 'Grade: 2', and forget these answers with cache --clear judge"
         )
     refused = sum(kept.is_refused for kept in lost)
     return GradedPool(

@@ -292,10 +292,10 @@ def test_a_served_model_decides_nothing_without_labels(case, completions, folder
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["untaught", "smollm2"])
-def test_a_served_model_that_writes_no_grade_is_refused_once_and_for_all(
+def test_a_served_model_that_writes_no_grade_is_refused_until_its_answers_are_forgotten(
     model, beir_folder, tmp_path, capsys, request
 ):
-    """Its user sees the first answer; the same command asks the server nothing again.
+    """Its user sees the first answer; the same command asks nothing until the cache is cleared.
 
     SmolLM2, which may write anything here, repeats a sentence of the prompt.
     """
@@ -313,5 +313,10 @@ def test_a_served_model_that_writes_no_grade_is_refused_once_and_for_all(
             assert f"judge {judge} gave no grade in {asked} answers; the first is" in printed
             assert any(repr(answer) in printed for _, answer in completions.written)
             assert "name a model that follows instructions" in printed
-    assert len(server.asked) == asked == len(dict(completions.written))
+            assert "forget these answers with cache --clear judge" in printed
+        assert len(server.asked) == asked == len(dict(completions.written))
+        for words in (["cache", "--clear", "judge"], command):
+            with pytest.raises(SystemExit):
+                main(words)
+    assert len(server.asked) == 2 * asked
     assert not (tmp_path / "out" / "comparison.json").exists()
