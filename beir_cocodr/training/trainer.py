@@ -289,7 +289,7 @@ def run_stage(
     last = on_main(lambda: checkpoint_to_resume(checkpoints)) if resume else None
     with started(output, stage.plan):
         arguments = _arguments(stage, options, output)
-        _keep_to_one_gpu(arguments)
+        keep_to_one_gpu(arguments)
     services = report_services(options.report_to)
     trainer = _build_trainer(stage, options, arguments, last)
     for callback in report_callbacks(services, output):
@@ -444,11 +444,14 @@ def _arguments(stage: Stage, options: TrainingOptions, output: Path) -> Any:
     )
 
 
-def _keep_to_one_gpu(arguments: Any) -> None:
+def keep_to_one_gpu(arguments: Any) -> None:
     """Train on one GPU in this process, and say how to take all that are visible.
 
     The host would wrap the model in DataParallel and multiply the batch by the number of GPUs.
     Losses over a batch would then see parts of it.
+
+    Args:
+        arguments: the host's arguments of a trainer, changed in place.
     """
     visible = arguments.n_gpu
     if visible <= 1:

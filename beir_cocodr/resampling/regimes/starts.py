@@ -24,6 +24,7 @@ from beir_cocodr.models.checkpoints.integrity import NEW_HEAD, loading
 from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.training.batches import drawn_dataset
+from beir_cocodr.training.trainer import keep_to_one_gpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -186,22 +187,24 @@ def _train_steps(
     draft: Path,
 ) -> None:
     uses_cuda = torch.cuda.is_available() and not str(recipe.device).startswith("cpu")
+    arguments = transformers.TrainingArguments(
+        output_dir=str(draft / "trainer"),
+        max_steps=recipe.mlm_steps,
+        per_device_train_batch_size=recipe.batch_size,
+        learning_rate=recipe.mlm_learning_rate,
+        warmup_steps=recipe.warmup,
+        seed=seed,
+        use_cpu=not uses_cuda,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=uses_cuda,
+    )
+    keep_to_one_gpu(arguments)
     trainer = _IdenticalSteps(
         model=model,
-        args=transformers.TrainingArguments(
-            output_dir=str(draft / "trainer"),
-            max_steps=recipe.mlm_steps,
-            per_device_train_batch_size=recipe.batch_size,
-            learning_rate=recipe.mlm_learning_rate,
-            warmup_steps=recipe.warmup,
-            seed=seed,
-            use_cpu=not uses_cuda,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=uses_cuda,
-        ),
+        args=arguments,
         train_dataset=drawn_dataset("row", np.arange(documents), encode),
         data_collator=transformers.DataCollatorForLanguageModeling(
             tokenizer, mlm_probability=_MASKED
