@@ -7,8 +7,8 @@ import re
 import shlex
 import sys
 import time
-from dataclasses import replace
 from functools import cache
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from runpy import run_path
@@ -17,28 +17,20 @@ import numpy as np
 import pytest
 from conftest import process, write_beir
 from reproduce import pages, runner
-from reproduce.commands import command_line, options_of, unavailable
+from reproduce.commands import command_line, options_of
 from reproduce.costs import Cost, cost, throughputs
-from reproduce.lineage import Making, mismatch
 from reproduce.plans import describe_plan, plan
-from reproduce.scales import (
-    HereScale,
-    PaperScale,
-    is_cached,
-    is_training,
-    resolve,
-    source_here,
-)
-from reproduce.settings import TABLES as SETTINGS_OF
-from reproduce.settings import settings_rows
+from reproduce.scales import PaperScale, is_cached, is_training, resolve
+from reproduce.settings import HEAD_BETA, settings_rows
+from reproduce.settings import TABLES as SETTINGS_TABLES
 from reproduce.shared import BY_HAND, FORUMS, IRDS, TASKS
 from reproduce.specification import Cell, Step, figures, leaves, read
-from reproduce.tables import leave_out, single_cells
+from reproduce.tables import leave_out
 from reproduce.workshop import Workshop
 
 from beir_cocodr.evaluation.evaluate import evaluate
-from beir_cocodr.provenance import TrainingRecord
-from beir_cocodr.records import CollectionProvenance
+from beir_cocodr.models.mrl_head import MRLHead
+from beir_cocodr.training.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 TABLES = {name: table for name, (_, table) in runner.TABLES.items()}
@@ -93,27 +85,6 @@ def test_every_published_figure_has_a_command_or_a_reason(name, planned):
     assert "none was measured" in text or throughputs()["gpu"]["measured"]
 
 
-@pytest.mark.parametrize("paper", runner.PAPERS)
-def test_commands_are_ones_that_the_command_line_takes(paper, planned):
-    """But for what is said to be lacking, which other versions may have."""
-    place = planned(paper)
-    lacking = {
-        reason
-        for name in place.steps
-        for words in place.words(name)
-        if (reason := unavailable(words))
-    }
-    known = ("models of the kind",)
-    assert [reason for reason in lacking if not reason.startswith(known)] == []
-
-
-def test_a_command_that_is_not_there_is_named():
-    assert "no command" in unavailable(["embroider", "--dataset", "x"])
-    assert "--colour" in unavailable(["evaluate", "--colour", "red"])
-    assert "takes one --output" in unavailable(["evaluate", "--output", "a", "--output", "b"])
-    assert unavailable(["evaluate", "--model", "a", "--model", "b"]) == ""
-
-
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("paper", runner.PAPERS)
 def test_every_planned_training_can_share_its_batch(paper, gpus, planned):
@@ -143,12 +114,6 @@ def test_a_batch_of_75_is_shared_by_five_of_eight_gpus_and_costs_so():
     assert on_eight == on_five
 
 
-def test_a_plan_names_what_the_options_refuse():
-    words = ["finetune", "--dataset", "d", "--model", "m", "--output", "o"]
-    assert unavailable(words) == ""
-    assert "negatives" in unavailable([*words, "--loss", "triplet", "--negatives", "0"])
-
-
 def test_table_5_correlates_over_the_dense_models_of_the_paper(tmp_path):
     """Six pre-trained models, hard negatives and distillation, in three sizes; nothing else."""
     place = shop("extrapolation", tmp_path)
@@ -175,119 +140,6 @@ def test_table_5_correlates_over_the_dense_models_of_the_paper(tmp_path):
     }
     assert len(models) * 3 == 24
     assert len(TABLES["extrapolation-figure2"].rows) == 24
-
-
-FINETUNED = TrainingRecord(
-    stage="finetune",
-    base="runs/coco-base",
-    options={"loss": "triplet", "weighting": "idro", "weighting_options": {"clusters": 50}},
-    seen=(CollectionProvenance("irds:msmarco-passage/train/judged"),),
-    parent=TrainingRecord(stage="coco", base="Luyu/condenser"),
-)
-
-
-def finished_cell(place: Workshop, row: str, column: str, record: TrainingRecord) -> Cell:
-    """Pretend that the model of a cell was trained as a record says, and judged."""
-    cell = TABLES["coco-dr-table2"].cells[row, column]
-    model = place.folder(cell.model.removeprefix("{step:").removesuffix("}"))
-    model.mkdir(parents=True)
-    record.write(model / "training.json")
-    judged = place.folder(cell.step) / "judged"
-    judged.mkdir(parents=True)
-    content = {
-        "dataset": place.scale.data(row),
-        "models": {"m": {"measures": {"nDCG@10": 0.5}}},
-    }
-    (judged / "results.json").write_text(json.dumps(content))
-    commands = place.words(cell.step)
-    progress = {"finished": len(commands), "seconds": [], "commands": commands}
-    file = place.folder(cell.step).with_name(f"{place.folder(cell.step).name}.progress.json")
-    file.write_text(json.dumps(progress))
-    return cell
-
-
-def test_a_cell_has_a_figure_only_of_a_model_that_was_made_as_its_row_says(tmp_path):
-    place = shop("coco-dr", tmp_path)
-    cell = finished_cell(place, "scifact", "coco-dr-base", FINETUNED)
-    assert place.figure(cell) == (0.5, "")
-    assert not place.failed
-    record = place.folder("coco-dr-base") / "training.json"
-    for changed, problem in (
-        (replace(FINETUNED, options={"loss": "triplet", "weighting": "erm"}), "triplet\\+erm"),
-        (replace(FINETUNED, parent=None), "made by triplet\\+idro, not by coco, triplet\\+idro"),
-        (
-            replace(FINETUNED, parent=TrainingRecord(stage="coco", base="Luyu/other")),
-            "from Luyu/other, not from Luyu/condenser",
-        ),
-    ):
-        changed.write(record)
-        figure, why = place.figure(cell)
-        assert figure is None
-        assert re.search(f"wired wrongly: .*{problem}", why)
-        assert place.failed
-
-
-def test_a_cell_of_another_collection_fails(tmp_path):
-    place = shop("coco-dr", tmp_path)
-    cell = finished_cell(place, "scifact", "coco-dr-base", FINETUNED)
-    results = place.folder(cell.step) / "judged" / "results.json"
-    results.write_text(results.read_text().replace("irds:beir/scifact", "irds:beir/fiqa"))
-    assert "is irds:beir/fiqa, not {data:scifact}" in place.figure(cell)[1]
-
-
-def test_every_cell_of_a_trained_model_says_what_the_model_is_made_of():
-    """A model of an architecture's own training is checked by the start of its recipe."""
-    for name, table in TABLES.items():
-        for position, cell in table.cells.items():
-            for part in single_cells(cell):
-                is_judged = part.step.startswith("judged/") and part.model
-                assert not is_judged or part.making is not None, (name, position)
-
-
-def test_settings_of_a_training_are_compared(tmp_path):
-    options = {"student": "mrl", "loss": "lambdarank", "student_options": {"beta": 0.1}}
-    record = TrainingRecord(stage="distill", base="b", options=options)
-    record.write(tmp_path / "training.json")
-    making = Making("b", ("mrl+lambdarank",), settings=(("beta", 0.1),))
-    assert mismatch(tmp_path, making, str) == ""
-    other = replace(making, settings=(("beta", 10.0),))
-    assert "beta [0.1], not 10.0" in mismatch(tmp_path, other, str)
-    assert "no training.json" in mismatch(tmp_path / "nowhere", making, str)
-
-
-def test_small_collections_are_parts_of_real_ones_a_different_one_for_each_task(
-    tmp_path, monkeypatch
-):
-    root = tmp_path / "collections"
-    for number, name in enumerate(("scifact", "other")):
-        write_beir(root / name, seed=number)
-    monkeypatch.setenv("COCODR_COLLECTIONS", str(root))
-    assert source_here("scifact") == str(root / "scifact")
-    assert source_here("fiqa") in {str(root / "scifact"), str(root / "other")}
-    scale = HereScale(tmp_path / "work", documents=5, queries=4, train_queries=4)
-    folders = {scale.data(name) for name in ("scifact", "fiqa", "cqadupstack/tex")}
-    contents = {(Path(folder) / "queries.jsonl").read_text() for folder in folders}
-    assert len(folders) == len(contents) == 3
-    assert scale.data("cqadupstack/tex") == scale.data("cqadupstack/unix")
-    assert scale.data("trec-dl-2019") == scale.data("msmarco-train")
-    monkeypatch.delenv("COCODR_COLLECTIONS")
-    assert source_here("scifact").startswith("apidocs/")
-
-
-def test_figure_3_varies_clusters_and_temperature_alone(tmp_path):
-    place = shop("coco-dr", tmp_path)
-    [preset] = place.words("coco-dr-base")
-    settings = {}
-    for name in place.steps:
-        if re.fullmatch(r"coco-dr-base-(K|tau)\d+", name):
-            [words] = place.words(name)
-            changed = [word for word in words if word not in preset and str(tmp_path) not in word]
-            settings[name] = changed
-    assert settings["coco-dr-base-K250"] == ["--set", "clusters=250"]
-    assert settings["coco-dr-base-tau500"] == ["--set", "rho=0.1"]
-    options = options_of(place.words("coco-dr-base-tau200")[0], 1)
-    assert options.clustering.clusters / options.weighting_options.rho == 200
-    assert len(settings) == 8
 
 
 SIMILARITY = "query_intent_similarity"
@@ -584,10 +436,26 @@ def test_every_collection_has_a_name_in_ir_datasets_or_is_made_by_hand():
             assert is_registered(IRDS.get(name, f"beir/{name}")), name
 
 
-@pytest.mark.parametrize("paper", SETTINGS_OF)
-def test_the_page_has_the_settings_of_the_presets(paper):
-    page = (ROOT / "docs" / "reproduce" / f"{paper}.md").read_text()
-    assert pages.settings_table(paper) in page
+@pytest.mark.parametrize("name", SETTINGS_TABLES)
+def test_the_page_has_the_settings_of_the_presets(name):
+    page = (ROOT / "docs" / "reproduce" / f"{SETTINGS_TABLES[name].page}.md").read_text()
+    assert pages.settings_marks(name).read(page) == pages.settings_table(name)
+
+
+def test_each_preset_of_a_training_of_the_papers_stands_in_a_table():
+    """GPL's and the resampled sets' presets are other papers'; base, large and cpu are ours."""
+    shown = {preset for table in SETTINGS_TABLES.values() for preset in table.presets}
+    assert shown == set(PRESETS) - {"gpl", "extrapolation", "base", "large", "cpu"}
+    assert PRESETS["cotmae"]["finetune"] == PRESETS["qc"]["finetune"]  # so says the page
+    rows = {(row[0], row[1]): row[2:] for row in settings_rows("coco-dr-large")}
+    assert rows["COCO", "peak rate"][2:] == ["1e-5", "1e-5"]
+    assert rows["fine-tuning", "steps of an episode"][2].startswith("30,000")
+    assert ("fine-tuning", "clusters") not in rows  # as of the base model
+    large = options_of(["finetune", "--preset", "cocodr-large", "--weighting", "idro"], 1)
+    assert large.weighting_options.gradient_layers == 2
+    assert signature(MRLHead).parameters["beta"].default == HEAD_BETA
+    assert settings_rows("mrl")[3][1:] == ["queries of a step", "512", "512"]
+    assert settings_rows("cotmae")[3][1:] == ["batch", "16k", "", "16,384"]
 
 
 def test_presets_state_the_paper_or_the_released_commands():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from reproduce import costs
 from reproduce.costs import Cost, corpora_gib, cost, throughputs
@@ -43,10 +45,22 @@ def test_a_training_takes_as_long_as_the_cores_that_feed_it(assumed):
 
 def test_each_process_samples_all_rows_of_a_step_without_repeated_texts(assumed):
     assumed["pairs_per_second_and_core"]["value"] = 1e9
-    assumed["sampler_ms_per_row"]["value"] = 0.5
+    assumed["sampler_ms_per_passage"]["value"] = 0.5
+    assumed["sampler_ms_per_pair"]["value"] = 7
     seconds = 2048 * 1000 * 0.5 / 1000
     assert planned(QC).hours == pytest.approx(seconds / 3600)
     assert planned(QC, 1).hours == pytest.approx(seconds / 3600)
+    # CoT-MAE compares no passage with others, so that any may come together.
+    assert planned(QC.replace("--preset qc", "--preset cotmae")).hours < seconds / 3600 / 100
+    compared = TUNED.replace("--loss triplet", "--loss infonce")
+    pairs_seconds = planned(compared).hours - planned(TUNED).hours
+    assert pairs_seconds * 3600 == pytest.approx(64 * 1000 * 7 / 1000, rel=0.01)
+
+
+def test_the_rates_of_the_sampler_are_those_of_the_input():
+    measured = json.loads(costs.INPUT_RESULTS.read_text())["query_context"]
+    assert throughputs()["sampler_ms_per_passage"]["value"] == measured["cpu_ms_per_row"]
+    assert throughputs()["sampler_ms_per_pair"]["value"] == measured["finetuning_cpu_ms_per_row"]
 
 
 def test_idro_costs_what_its_products_do(assumed):

@@ -10,9 +10,9 @@ import pytest
 from conftest import write_beir
 from reproduce import cocodr, extrapolation, mrl, runner
 from reproduce.scales import PaperScale
-from reproduce.significance import mark_significance, p_value, query_scores
-from reproduce.specification import Cell, Comparison, Table, mean
-from reproduce.tables import averaged_rows, markdown, read_results
+from reproduce.significance import averaged_columns, mark_significance, p_value, query_scores
+from reproduce.specification import AgainstZero, Cell, Comparison, Table, difference, mean
+from reproduce.tables import averaged_rows, markdown, read_results, single_cells
 from reproduce.workshop import Workshop
 from scipy import stats
 
@@ -144,7 +144,8 @@ def test_a_regime_is_tested_over_the_scores_of_its_queries(tmp_path, tiny_cosine
     folder.with_name(f"{folder.name}.progress.json").write_text(json.dumps(content))
 
     def cell(model: str, regime: str) -> Cell:
-        cell = extrapolation.score("resttest-all", model, f"ndcg@10, {regime}", "")
+        sets = extrapolation.RESTTEST
+        cell = extrapolation.score("resttest-all", model, f"ndcg@10, {regime}", "", sets)
         return replace(cell, published="", expects=())
 
     regime_names = ("inter", "extra", "change_percent")
@@ -188,12 +189,144 @@ def test_the_tables_compare_what_their_papers_compare():
         "condenser-large",
     }
     assert mrl.over_all(["mrl", "bm25", "colbertv2"]).against == {"mrl": {"bm25": "*"}}
-    of_papers = ("coco-dr-table2", "coco-dr-table3", "mrl-table2", "mrl-table5")
-    of_ours = ("coco-dr-table1", "coco-dr-table7")
-    of_ours += tuple(f"extrapolation-table{number}" for number in (6, 7, 8, 9))
-    for name in (*of_papers, *of_ours):
+
+
+#: Tables whose papers make the tests, and those that are tested here alone.
+OF_PAPERS = (
+    "coco-dr-table2",
+    "coco-dr-table3",
+    "mrl-table2",
+    "mrl-table5",
+    "mrl-table6",
+    "query-as-context-table1",
+)
+OF_OURS = (
+    *(f"coco-dr-{name}" for name in ("table1", "table6", "table7")),
+    *(f"coco-dr-figure{number}" for number in (3, 4, 5, 6)),
+    "mrl-table4",
+    *(f"query-as-context-table{number}" for number in (2, 3, 4)),
+    *(f"extrapolation-table{number}" for number in (5, 6, 7, 8, 9)),
+    "extrapolation-figure2",
+)
+
+#: Tables without scores of queries: storage and seconds, and statistics of texts.
+NOTHING_TO_TEST = (
+    "mrl-table3",
+    "query-as-context-speed",
+    "extrapolation-table3",
+    "extrapolation-table4",
+)
+
+
+def test_every_table_with_scores_of_queries_has_tests():
+    assert {*OF_PAPERS, *OF_OURS, *NOTHING_TO_TEST} == set(TABLES)
+    for name in (*OF_PAPERS, *OF_OURS):
         table = TABLES[name]
-        assert table.comparison.of_paper == (name in of_papers)
-        names = table.rows if table.comparison.in_rows else table.columns
-        for model, others in table.comparison.against.items():
+        tests = table.comparison or table.against_zero
+        assert tests.of_paper == (name in OF_PAPERS), name
+        if table.comparison is None:
+            assert set(tests.rows) <= set(table.rows)
+            continue
+        names = table.rows if tests.in_rows else table.columns
+        assert tests.against
+        for model, others in tests.against.items():
+            assert others
             assert {model, *others} <= set(names)
+    for name in NOTHING_TO_TEST:
+        assert TABLES[name].comparison is None
+        assert TABLES[name].against_zero is None
+
+
+@pytest.mark.parametrize("name", [*OF_PAPERS, *OF_OURS])
+def test_what_a_test_compares_has_scores_of_queries_or_a_p_value(name):
+    """A judged collection, a gain over one, the queries of a regime, or a correlation."""
+    table = TABLES[name]
+    tested = 0
+    for (row, column), cell in table.cells.items():
+        parts = single_cells(cell)
+        if table.comparison is None:
+            tested += bool(cell.combine == "difference" or all(part.p_value for part in parts))
+        elif (row if table.comparison.in_rows else column) in table.comparison.against:
+            if any(part.why for part in parts) or cell.combine == "improved":
+                continue
+            is_change = column.endswith("change_percent")
+            is_outside = name == "extrapolation-figure2" and column.endswith("trec-covid")
+            has_queries = all(part.step.startswith("judged/") or part.queries for part in parts)
+            assert has_queries or is_change or is_outside, (row, column)
+            tested += has_queries
+    assert tested
+
+
+def test_a_gain_is_tested_over_the_queries_of_both_models(place, scores):
+    steps = {"ours": "coco-dr-base", "weak": "ance", "even": "contriever"}
+    cells = {
+        name: finish(place, f"judged/{step}/scifact", scores[name]) for name, step in steps.items()
+    }
+    of_table = {("scifact", name): difference(cells["ours"], cells[name]) for name in steps}
+    of_table["scifact", "score"] = cells["ours"]
+    tests = AgainstZero(level=0.01, of_paper=False)
+    results = read_results(place, Table("t", "", "cocodr", of_table, against_zero=tests))
+    entries = results["cells"]["scifact"]
+    for name, mark in (("weak", "†"), ("even", ""), ("ours", "")):
+        expected = 1.0
+        if name != "ours":
+            expected = stats.ttest_rel(scores["ours"], scores[name]).pvalue
+        assert entries[name]["p_values"] == {"0": pytest.approx(expected)}
+        assert entries[name]["marks"] == mark
+    assert entries["score"].keys() == {"ours", "published"}
+    assert "† significantly different from zero: two-tailed paired t-test" in results["tests"]
+    assert results["tests"].endswith("p < 0.01; the paper makes no test here")
+
+
+def test_a_correlation_has_the_p_value_of_its_analysis(tmp_path):
+    """MRL's Table 6 marks the significant correlations of MRL alone."""
+    place = Workshop(runner.PAPERS["mrl"], PaperScale(), tmp_path)
+    table = TABLES["mrl-table6"]
+    rows = ("mrl-sigma-norm", "max-var")
+    p_values = {"pearson": 0.01, "kendall": 0.2}
+    predictors = [
+        {"predictor": name, "pearson": 0.4, "pearson_p": 0.01, "kendall": 0.1, "kendall_p": 0.2}
+        for name in ("‖σ²‖", "MaxVAR")
+    ]
+    folder = place.folder("qpp/trec-dl-2019")
+    folder.mkdir(parents=True)
+    (folder / "qpp.json").write_text(json.dumps({"predictors": predictors}))
+    commands = place.words("qpp/trec-dl-2019")
+    content = {"finished": len(commands), "seconds": [1], "commands": commands}
+    folder.with_name(f"{folder.name}.progress.json").write_text(json.dumps(content))
+    cells = {}
+    for row in rows:
+        for kind in p_values:
+            column = f"trec-dl-2019, {kind}"
+            cells[row, column] = replace(table.cells[row, column], making=None, expects=())
+    results = read_results(place, replace(table, cells=cells))
+    for row in rows:
+        for kind, value in p_values.items():
+            entry = results["cells"][row][f"trec-dl-2019, {kind}"]
+            assert entry["p_values"] == {"0": value}
+            assert entry["marks"] == ("†" if (row, kind) == (rows[0], "pearson") else "")
+    assert "two-tailed test of the correlation, p < 0.05" in results["tests"]
+
+
+def test_an_average_of_columns_is_tested_over_the_columns(place):
+    """As that of COCO-DR's Table 3 and Figure 3 is."""
+    assert averaged_columns(TABLES["coco-dr-table3"]) == {
+        "avg": TABLES["coco-dr-table3"].columns[:-1]
+    }
+    figures = {"ours": [0.5, 0.6, 0.7, 0.6], "rival": [0.4, 0.52, 0.61, 0.49]}
+    cells = {}
+    for name in figures:
+        tasks = [Cell() for _ in range(4)]
+        cells |= {(name, f"task{i}"): task for i, task in enumerate(tasks)}
+        cells[name, "avg"] = mean(tasks)
+    entries = {
+        name: {f"task{i}": {"ours": value} for i, value in enumerate(figures[name])}
+        for name in figures
+    }
+    for name, values in figures.items():
+        entries[name]["avg"] = {"ours": float(np.mean(values))}
+    comparison = Comparison({"ours": {"rival": "†"}}, level=0.05, in_rows=True)
+    mark_significance(place, Table("t", "", "cocodr", cells, comparison=comparison), entries, {})
+    expected = stats.ttest_rel(figures["ours"], figures["rival"]).pvalue
+    assert entries["ours"]["avg"]["p_values"] == {"rival": pytest.approx(expected)}
+    assert entries["ours"]["avg"]["marks"] == "†"

@@ -19,6 +19,7 @@ def test_the_storage_of_tokens_is_that_of_the_files(tmp_path):
     sizes = json.loads((tmp_path / "out" / make.STORAGE_FILE).read_text())
     files = [path for path in Path(tmp_path / "out" / "tokens").rglob("*") if path.is_file()]
     assert sizes["bytes"] == sum(path.stat().st_size for path in files)
+    assert (sizes["model"], sizes["dataset"]) == (arguments[1], arguments[3])
     assert sizes["documents"] == len(texts)
     assert sizes["vectors_bytes"] == sizes["tokens"] * 32 * 2  # float16 of 32 dimensions
     assert sizes["bytes"] > sizes["vectors_bytes"]

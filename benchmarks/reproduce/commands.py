@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import make
+from reproduce.checks import check_words
 from reproduce.scales import is_distributed, is_training, kind_of
 
 #: Kinds of models that may precede an encoder's name, and that some versions lack.
@@ -30,16 +31,21 @@ def _commands() -> Any:
     return typer.main.get_command(app)
 
 
-def unavailable(words: list[str]) -> str:
+def unavailable(words: list[str], gpus: int = 1) -> str:
     """Say why the installed version cannot run a command; "" if it can.
 
     Nothing is run, and no file is read.
+
+    Args:
+        words: The command.
+        gpus: The number of available GPUs, by which options are checked for as many processes as
+            the command would have.
     """
-    return _unavailable(tuple(words))
+    return _unavailable(tuple(words), gpus)
 
 
 @cache  # Many cells of many tables need the same commands.
-def _unavailable(given: tuple[str, ...]) -> str:
+def _unavailable(given: tuple[str, ...], gpus: int) -> str:
     if given[0] == "make":
         return ""
     words = _current(list(given))
@@ -60,19 +66,34 @@ def _unavailable(given: tuple[str, ...]) -> str:
             return f"{command.name} has no option {flag}"
         if count > 1 and not options[flag].multiple:
             return f"{command.name} takes one {flag}, and {count} are needed"
-    return _unknown_value(words) or _refused_options(words)
+    return _unknown_value(words) or _refused(command, list(given), rest, gpus)
 
 
-def _refused_options(words: list[str]) -> str:
-    """Say what the options of a training refuse; "" if nothing."""
+def _refused(
+    command: Any,
+    given: list[str],
+    rest: list[str],
+    gpus: int,
+) -> str:
+    """Say what a command refuses of its words, for as many processes as it has; "" if nothing.
+
+    Args:
+        command: The command.
+        given: Its words as the plan has them.
+        rest: The present words behind its name.
+        gpus: The number of available GPUs.
+    """
     from beir_cocodr.errors import InputError
 
-    if not is_training(words):
-        return ""
+    kind = kind_of(given)
     try:
-        options_of(words, 1)
+        processes = fitting_processes(given, gpus) if is_distributed(given) else 1
+        if is_training(given):
+            options_of(given, processes)
+        with _processes(processes):
+            check_words(command, kind, rest)
     except InputError as error:
-        return f"{kind_of(words)} refuses its options: {error}"
+        return f"{kind} refuses its options: {error}"
     return ""
 
 

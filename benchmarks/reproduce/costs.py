@@ -4,7 +4,7 @@ A pass over a text costs 2 P FLOPs a token for P weights, training three times t
 caching one pass more. iDRO also multiplies gradients, in float32. A training takes as long as the
 slowest of three that work at the same time: the GPU, the processes that prepare its batches, and
 the thread that samples them. ``throughputs.json`` says what each sustains, with machine and date if
-it was measured, otherwise as an assumption.
+it was measured, otherwise as an assumption. The memory is that of :mod:`reproduce.memory`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from reproduce import memory
 from reproduce.commands import fitting_processes, options_of
+from reproduce.memory import BASE, GIB, SHAPES, Held, Shape
 from reproduce.scales import kind_of
-from reproduce.shared import COCODR, DEV, DL19, DL20, FORUMS, LENGTHS, TRAIN
+from reproduce.shared import COCODR, DEV, DL19, DL20, FORUMS, LENGTHS, TRAIN, TRAIN_QUERIES
 from reproduce.specification import Step, names_in, task_of
 
 HERE = Path(__file__).parent
@@ -30,43 +32,8 @@ GPU_RESULTS = HERE.parent / "results" / "gpu.json"
 BM25_RESULTS = HERE.parent / "results" / "negatives.json"
 INPUT_RESULTS = HERE.parent / "results" / "input.json"
 
-GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape of a transformer.
-
-    Attributes:
-        millions: Its weights, in millions.
-        layers: Its layers.
-        width: Its dimensions.
-    """
-
-    millions: float
-    layers: int
-    width: int
-
-
-#: Shapes of a command's models, by the first of these words that it contains.
-SHAPES = {
-    "gtr-xxl": Shape(4_800, 24, 1_024),
-    "gtr-xl": Shape(1_240, 24, 1_024),
-    "large": Shape(335, 24, 1_024),
-    "distilbert": Shape(66, 6, 768),
-    "tas-b": Shape(66, 6, 768),
-    "margin-mse": Shape(66, 6, 768),
-    "mrl": Shape(66, 6, 768),
-    "gpl": Shape(66, 6, 768),
-    "target/": Shape(66, 6, 768),
-    "generator": Shape(220, 24, 768),
-    "doc2query": Shape(220, 24, 768),
-}
-BASE = Shape(110, 12, 768)
-
 _SIZES = COCODR["table5"]["rows"]
 _MARCO = _SIZES["msmarco"]["documents"]
-TRAIN_QUERIES = 502_939
 
 #: Documents and queries of a collection that COCO-DR's Table 5 does not list.
 OTHERS = {
@@ -78,17 +45,14 @@ OTHERS = {
     "trec-covid-v2": (129_192, 50),
 }
 
-#: Bytes of a weight in training: weights, gradients and two moments in fp32.
-_TRAINING_BYTES = 16
-#: Operations for a weight and token in a step with gradient caching, which runs forward twice.
+#: Operations for a weight and token in a step, and with gradient caching, which runs forward twice.
+_OPERATIONS = 6
 _CACHED_OPERATIONS = 8
 #: Clusters of iDRO and tokens of a triplet in ``benchmarks/idro.py``.
 _CLUSTERS = 50
 _TRIPLET_TOKENS = 64 + 2 * 128
 #: Bytes of a weight in a checkpoint, which has no gradients.
 _CHECKPOINT_BYTES = 12
-#: Bytes that a layer keeps of a token for the backward pass, in parts of its width (bf16).
-_ACTIVATIONS = 34
 #: Cores that read BM25's lists.
 _CORES = 16
 #: Passages whose queries a generator writes at a time by default.
@@ -148,20 +112,33 @@ def throughputs() -> Any:
         for name, measured in _measured_gpu().items():
             assumed[name] |= measured
     if INPUT_RESULTS.is_file():
-        assumed["pairs_per_second_and_core"] |= _measured_input()
+        for name, measured in _measured_input().items():
+            assumed[name] |= measured
     return assumed
 
 
-def _measured_input() -> dict[str, Any]:
+def _measured_input() -> dict[str, dict[str, Any]]:
+    """Return what the input of a training does, and the thread that samples its rows."""
     results = json.loads(INPUT_RESULTS.read_text())
     slowest = 0.0
     for texts in results["texts"].values():
         for figures in texts["workers"].values():
             slowest = max(slowest, figures["cpu_ms_per_pair"])
-    why = f"the slower kind of texts, measured {results['date'][:10]}"
+    sampled = results["query_context"]
+    on = f"one thread on {sampled['machine']['cpu']}, {sampled['date'][:10]}"
     return {
-        "value": round(1000 / slowest),
-        "why": why,
+        "pairs_per_second_and_core": {
+            "value": round(1000 / slowest),
+            "why": f"the slower kind of texts, measured {results['date'][:10]}",
+        },
+        "sampler_ms_per_passage": {
+            "value": sampled["cpu_ms_per_row"],
+            "why": f"passages with generated queries, {on}",
+        },
+        "sampler_ms_per_pair": {
+            "value": sampled["finetuning_cpu_ms_per_row"],
+            "why": f"pairs with a hard negative, {on}",
+        },
     }
 
 
@@ -204,6 +181,7 @@ def _measured_gpu() -> dict[str, dict[str, Any]]:
             "device": results["gpu"],
             "sustained_tflops": round(training_flops / step_seconds / 1e12),
             "encoding_tflops": round(parts["encode"]["tflops"]),
+            "memory_gib": results["gpu_gib"],
             "why": f"a step of COCO and encoding, both in bf16, {on}",
         },
         "gram_tflops": {
@@ -221,8 +199,10 @@ def cost(
 ) -> Cost:
     """Estimate what the commands of a step cost together, without the steps that it needs."""
     total = Cost()
+    before = BASE
     for command in step.commands:
-        estimate = Command(command, gpus, steps)
+        estimate = Command(command, gpus, steps, before)
+        before = estimate.shape
         if estimate.kind in ESTIMATES:
             total += ESTIMATES[estimate.kind](estimate)
     return total
@@ -256,9 +236,14 @@ def _input_hours(texts: float, gpus: int) -> float:
     return texts / 2 / _value("pairs_per_second_and_core") / workers / 3600
 
 
-def _sampler_hours(rows: float) -> float:
-    """Return the hours in which one thread samples rows; each process samples all of them."""
-    return rows * _value("sampler_ms_per_row") / 1000 / 3600
+def _sampler_hours(rows: float, milliseconds: str) -> float:
+    """Return the hours in which one thread samples rows; each process samples all of them.
+
+    Args:
+        rows: The rows of all steps.
+        milliseconds: The throughput that says how long a row takes.
+    """
+    return rows * _value(milliseconds) / 1000 / 3600
 
 
 def _encoding_hours(flops: float, gpus: int) -> float:
@@ -291,13 +276,16 @@ class Command:
         line: str,
         gpus: int,
         steps: Mapping[str, Step],
+        before: Shape,
     ) -> None:
         self.line = line
         self.words = shlex.split(line)
         self.kind = kind_of(self.words)
         self.values = dict(pairwise(self.words))
         self.data = names_in(line, "data")
-        self.shape = next((shape for word, shape in SHAPES.items() if word in line), BASE)
+        # A model in the step's own folder was trained by the command before.
+        unnamed = before if self.values.get("--model", "").startswith("{out}") else BASE
+        self.shape = next((shape for word, shape in SHAPES.items() if word in line), unnamed)
         self.weights = self.shape.millions * 1e6
         self.share = throughputs()["share_of_length"]["value"]
         self.checkpoint = self.weights * _CHECKPOINT_BYTES / GIB
@@ -315,35 +303,11 @@ class Command:
         texts: int,
         length: float,
         count: int,
-        mini_batch: int,
+        held: Held,
     ) -> float:
-        """Return the FLOPs of steps of some texts each, with gradient caching where needed."""
-        is_cached = texts / self.gpus > mini_batch
-        return (_CACHED_OPERATIONS if is_cached else 6) * self.weights * texts * length * count
-
-    def training_gib(
-        self,
-        texts: int,
-        length: float,
-        mini_batch: int,
-    ) -> float:
-        """Return the memory of a GPU that a step needs."""
-        at_once = min(mini_batch, texts / self.gpus)
-        held = at_once * length * self.shape.layers * self.shape.width * _ACTIVATIONS
-        return (self.weights * _TRAINING_BYTES + held) / GIB
-
-    def generating_gib(self, per_passage: int) -> float:
-        """Return the memory of a GPU that generates the queries of a batch of passages.
-
-        Each query keeps keys and values of its tokens and of its passage's in each layer of the
-        decoder, half of the layers, in float32, and they are copied when a token is added. A token
-        is drawn by its logits, which are sorted.
-        """
-        sequences = int(self.values.get("--batch-size", _PASSAGES_AT_ONCE)) * per_passage
-        tokens = 144 + 64
-        kept = sequences * tokens * 2 * (self.shape.layers // 2) * self.shape.width * 4
-        drawn = 4 * sequences * 32_128 * 4
-        return (self.weights * 4 + 2 * kept + drawn) / GIB
+        """Return the FLOPs of steps of some texts each, with gradient caching where it is used."""
+        operations = _CACHED_OPERATIONS if held.is_cached else _OPERATIONS
+        return operations * self.weights * texts * length * count
 
     def gram_hours(
         self,
@@ -357,7 +321,7 @@ class Command:
             return 0.0
         flops = gram_flops(
             self.shape,
-            layers=3 if self.shape.layers == 12 else 2,
+            layers=memory.compared_layers(options, self.shape),
             tokens=texts / self.gpus * length,
             examples=options.batch_size / self.gpus,
             clusters=options.clustering.clusters,
@@ -426,33 +390,33 @@ def _generate(command: Command) -> Cost:
     read = 2 * command.weights * passages * 144 * command.share
     written = 2 * command.weights * tokens
     hours = _hours(read, command.gpus) + _decoding_hours(written, command.gpus)
-    return Cost(hours, command.generating_gib(per_passage), passages * 1_500 / GIB)
+    sequences = int(command.values.get("--batch-size", _PASSAGES_AT_ONCE)) * per_passage
+    return Cost(hours, memory.generating_gib(command.shape, sequences), passages * 1_500 / GIB)
 
 
 def _pretrain(command: Command) -> Cost:
     options = options_of(command.words, command.gpus)
     documents = sum(size(name)[0] for name in command.data)
     count = _step_count(options, documents)
-    length: float = options.span_tokens + 2
-    if options.objective in ("qc", "cotmae"):
-        length = options.max_length * command.share
-    texts = 2 * options.batch_size
-    flops = command.training_flops(
-        texts,
-        length,
-        count,
-        options.mini_batch_size,
-    )
-    rows = options.batch_size * count
-    sampled = rows if options.objective in ("qc", "cotmae") else 0
+    # Sentences fill a span, but not every window of a document.
+    length: float = options.longest_text()
+    if length == options.max_length:
+        length *= command.share
+    texts = len(options.row("objective").columns) * options.batch_size
+    held = memory.pretraining(options, command.shape, command.gpus)
+    flops = command.training_flops(texts, length, count, held)
+    # Only queries may be repeated, and only texts that are compared with others are kept apart.
+    objective = options.row("objective")
+    is_sampled = objective.on_queries and objective.contrastive
+    sampled = options.batch_size * count if is_sampled else 0
     hours = max(
         _hours(flops, command.gpus),
         _input_hours(texts * count, command.gpus),
-        _sampler_hours(sampled),
+        _sampler_hours(sampled, "sampler_ms_per_passage"),
     )
     return Cost(
         hours,
-        command.training_gib(texts, length, options.mini_batch_size),
+        memory.training_gib(command.shape, held),
         2 * command.checkpoint + documents * _PLACES_BYTES * 128 * command.share / GIB,
         count,
     )
@@ -475,12 +439,8 @@ def _finetune(command: Command) -> Cost:
     count = _step_count(options, queries)
     texts = options.batch_size * (2 + options.negatives)
     length = 128 * command.share
-    flops = command.training_flops(
-        texts,
-        length,
-        count,
-        options.mini_batch_size,
-    )
+    held = memory.finetuning(options, command.gpus)
+    flops = command.training_flops(texts, length, count, held)
     mining = (rounds - 1) * 2 * command.weights * documents * length
     lexical = queries / _bm25_rate() / _CORES / 3600
     # Any triplets may come together, as they are not compared over the batch.
@@ -488,11 +448,11 @@ def _finetune(command: Command) -> Cost:
     training = max(
         _hours(flops, command.gpus) + command.gram_hours(options, texts, length, count),
         _input_hours(texts * count, command.gpus),
-        _sampler_hours(sampled),
+        _sampler_hours(sampled, "sampler_ms_per_pair"),
     )
     return Cost(
         rounds * training + _encoding_hours(mining, command.gpus) + lexical,
-        command.training_gib(texts, length, options.mini_batch_size),
+        memory.training_gib(command.shape, held) + memory.idro_gib(options, command.shape),
         rounds * 2 * command.checkpoint + 14,
         rounds * count,
     )
@@ -504,19 +464,15 @@ def _distill(command: Command) -> Cost:
     count = _step_count(options, queries)
     texts = options.batch_size * (1 + options.list_size)
     length = 128 * command.share
-    flops = command.training_flops(
-        texts,
-        length,
-        count,
-        options.mini_batch_size,
-    )
+    held = memory.distillation(options, command.gpus)
+    flops = command.training_flops(texts, length, count, held)
     pairs = queries * 2 * options.list_size
     teacher = 2 * BASE.millions * 1e6 * 192 * command.share * pairs
     refresh = count // options.refresh_steps * 2 * command.weights * length * documents
     training = max(_hours(flops, command.gpus), _input_hours(texts * count, command.gpus))
     return Cost(
         training + _encoding_hours(teacher + refresh, command.gpus),
-        command.training_gib(texts, length, options.mini_batch_size),
+        memory.training_gib(command.shape, held),
         2 * command.checkpoint + 14,
         count,
     )
@@ -524,8 +480,7 @@ def _distill(command: Command) -> Cost:
 
 def _regimes(command: Command) -> Cost:
     """Estimate architectures that are trained on every set, and a corpus encoded for each."""
-    from beir_cocodr.training.presets import PRESETS
-
+    recipe = options_of(command.words, command.gpus)
     [sets] = names_in(command.line, "step")[:1]
     sizes = re.findall(r"--size (\d+)", " ".join(command.steps[sets].commands))
     queries = [int(number) for number in sizes for _ in range(2)]
@@ -536,14 +491,12 @@ def _regimes(command: Command) -> Cost:
     architectures = command.values["--architecture"].split(",")
     trained = [name for name in architectures if name != "bm25"]
     models = len(trained) * len(queries)
-    settings = PRESETS[command.values["--preset"]]["resample evaluate"]
-    epochs = float(settings["epochs"])
-    texts = 2 * epochs * sum(queries)
-    held_out = epochs / float(settings["select_epochs"]) * 500 * 101
+    texts = 2 * recipe.epochs * sum(queries)
+    held_out = recipe.epochs / (recipe.select_epochs or 1) * 500 * 101
     flops = len(trained) * 6 * weights * texts * length + models * 2 * weights * held_out * length
     documents = _MARCO + sum(size(name)[0] for name in command.data)
     search = models * 2 * weights * documents * length
-    count = int(len(trained) * texts / 2 / int(settings["batch_size"]))
+    count = int(len(trained) * texts / 2 / recipe.batch_size)
     # Each model searches on one GPU.
     searching_gpus = max(1, min(command.gpus, len(trained)))
     hours = _hours(flops, command.gpus) + _encoding_hours(search, searching_gpus)
@@ -553,7 +506,7 @@ def _regimes(command: Command) -> Cost:
         disk += documents * 128 * command.share * _TOKEN_BYTES / GIB
     return Cost(
         hours,
-        20,
+        memory.architectures_gib(recipe, trained, command.gpus),
         disk,
         count,
     )

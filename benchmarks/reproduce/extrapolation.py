@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from reproduce.shared import DEV, DL19, DL20, TRAIN, parts_of
 from reproduce.specification import (
+    AgainstZero,
     Cell,
     Cells,
     Comparison,
@@ -62,6 +63,7 @@ POPULATION = (
 _BUDGET = "--preset extrapolation"
 
 RESTRAIN = "restrain"
+RESTRAIN_45K = "restrain-45k"
 RESTTEST = "resttest"
 
 TESTS = f"--test {{data:{DL19}}} --test {{data:{DL20}}}"
@@ -123,7 +125,7 @@ def resampling_steps() -> dict[str, Step]:
     steps = {
         "random-bert": Step(("make random-bert {out}",)),
         RESTRAIN: resample("restrain", TESTS, _ENCODER, out, sizes),
-        "restrain-45k": resample("restrain", TESTS, _ENCODER, out, size_45k),
+        RESTRAIN_45K: resample("restrain", TESTS, _ENCODER, out, size_45k),
         RESTTEST: resample("resttest", dev, _ENCODER, out),
     }
     for data in (DL19, DL20):
@@ -147,12 +149,12 @@ def regime_steps() -> dict[str, Step]:
     steps = {
         "restrain-all": regimes(RESTRAIN, _ALL, _BERT, _DL),
         "resttest-all": regimes(RESTTEST, _ALL, _BERT, _MARCO),
-        "strategies-restrain": regimes("restrain-45k", _STRATEGIES, _BERT, _DL),
+        "strategies-restrain": regimes(RESTRAIN_45K, _STRATEGIES, _BERT, _DL),
         "strategies-resttest": regimes(RESTTEST, _STRATEGIES, _BERT, _MARCO),
         "alignment": regimes(RESTRAIN, population, _BERT, _DL, others + ood),
     }
     for start, weights in STARTS.items():
-        steps[f"start-{start}-restrain"] = regimes("restrain-45k", "dense", weights, _DL)
+        steps[f"start-{start}-restrain"] = regimes(RESTRAIN_45K, "dense", weights, _DL)
         steps[f"start-{start}-resttest"] = regimes(RESTTEST, "dense", weights, _MARCO)
     return steps
 
@@ -211,11 +213,48 @@ class RegimeQueries:
                     yield EvaluatedModel.read(folder / "cells" / trained.name / name)
 
 
+#: What FILE:PATH in a step's folder must be.
+Expected = tuple[tuple[str, str], ...]
+
+
+def trained_on(sets: str, start: str) -> Expected:
+    """Return what must stand in the results of models that were trained on resampled sets.
+
+    Args:
+        sets: The step that resampled.
+        start: The weights that the models started from.
+    """
+    is_restrain = sets in (RESTRAIN, RESTRAIN_45K)
+    tests = f"{{data:{DL19}}}, {{data:{DL20}}}" if is_restrain else f"{{data:{DEV}}}"
+    return (
+        ("regimes.json:folder", f"{{step:{sets}}}"),
+        ("regimes.json:method", "restrain" if is_restrain else "resttest"),
+        ("regimes.json:train|dataset", f"{{data:{TRAIN}}}"),
+        ("regimes.json:test|dataset", tests),
+        ("regimes.json:recipe|start", start),
+    )
+
+
+def of_size(record: str, sets: str, group: int) -> Expected:
+    """Return which training set a row or point must be of; all buckets of ReSTTest are one.
+
+    Args:
+        record: FILE:PATH of the row or point.
+        sets: The step that resampled.
+        group: The size of the training set, counted from the smallest.
+    """
+    if sets == RESTTEST:
+        return ()
+    size = SIZES["45k"] if sets == RESTRAIN_45K else list(SIZES.values())[group]
+    return ((f"{record}|group", f"size-{{size:{size}}}"),)
+
+
 def score(
     step: str,
     architecture: str,
     column: str,
     path: str,
+    sets: str,
     group: int = 0,
     start: str = STARTS["bert"],
 ) -> Cell:
@@ -226,13 +265,14 @@ def score(
         architecture: The architecture.
         column: The measure and the kind of score, separated by a comma.
         path: The path of the paper's figure, without measure and kind.
+        sets: The step whose resampled sets the models must have been trained on.
         group: The size of the training set, counted from the smallest.
         start: The weights that the step must have started from.
     """
     measure, kind = column.split(", ")
     name, factor = _REGIMES[kind]
-    row = f"rows[model={architecture}]#{group}"
-    address = f"regimes.json:{row}|measures|{_NAMES[measure]}|{name}"
+    row = f"regimes.json:rows[model={architecture}]#{group}"
+    address = f"{row}|measures|{_NAMES[measure]}|{name}"
     queries = None
     if kind != "change_percent":
         queries = RegimeQueries(architecture, group, _NAMES[measure], name)
@@ -241,7 +281,7 @@ def score(
         address,
         f"{path}|{measure}|{kind}",
         factor,
-        expects=(("regimes.json:recipe|start", start),),
+        expects=trained_on(sets, start) + of_size(row, sets, group),
         queries=queries,
     )
 
@@ -270,6 +310,7 @@ def make_table(
     cells: Cells,
     digits: int = 3,
     comparison: Comparison | None = None,
+    against_zero: AgainstZero | None = None,
 ) -> Table:
     """Return a table whose figures the paper prints."""
     of = (f"table{number}|rows",)
@@ -282,6 +323,7 @@ def make_table(
         of=of,
         digits=digits,
         comparison=comparison,
+        against_zero=against_zero,
     )
 
 
@@ -292,8 +334,26 @@ _GRADES = {
 }
 
 
+def overlap_of(data: str, encoder: str = "") -> Expected:
+    """Return what must stand in the results of an overlap.
+
+    Args:
+        data: The collection of the test queries.
+        encoder: The encoder of the queries, where the figure depends on it.
+    """
+    expected = (
+        ("overlap.json:train|dataset", f"{{data:{TRAIN}}}"),
+        ("overlap.json:test|dataset", f"{{data:{data}}}"),
+    )
+    return (*expected, ("overlap.json:nearest|encoder|name", encoder)) if encoder else expected
+
+
 def table3() -> Table:
-    """Return the overlap of test and training queries."""
+    """Return the overlap of test and training queries.
+
+    It is a statistic of judgements. No model makes it, so that only the collections are checked,
+    and there are no scores to test.
+    """
 
     def cell(row: str, data: str) -> Cell:
         path = f"overlap.json:label_overlap[grade={_GRADES[row]},minimum=1]|share"
@@ -302,6 +362,7 @@ def table3() -> Table:
             path,
             f"table3|rows|{row}|{data}",
             100,
+            expects=overlap_of(data),
         )
 
     title = "Test queries that share a relevant passage with a training query, percent"
@@ -314,12 +375,15 @@ def table3() -> Table:
 
 
 def table4() -> Table:
-    """Return near duplicates: the first test queries and their nearest training queries."""
+    """Return near duplicates: the first test queries and their nearest training queries.
+
+    These are texts, without scores to test.
+    """
 
     def cell(row: str, column: str) -> Cell:
         data, number = row.split(", ")
         address = f"overlap.json:nearest|queries[]#{int(number) - 1}|{column}"
-        return Cell(f"overlap/{data}", address)
+        return Cell(f"overlap/{data}", address, expects=overlap_of(data, "{model:ance}"))
 
     rows = []
     for data in (DL20, DL19):
@@ -334,8 +398,21 @@ def table4() -> Table:
     )
 
 
+def of_population() -> Expected:
+    """Return what must stand in the results of the models of Table 5, which have several starts."""
+    starts = []
+    for name in POPULATION:
+        _, _, start = name.partition("@")
+        if start:
+            starts.append((f"settings.json:other_starts|{start}[]#0", STARTS[start]))
+    return (*trained_on(RESTRAIN, _BERT), *starts)
+
+
 def table5() -> Table:
-    """Return the correlation of regimes with collections outside the distribution."""
+    """Return the correlation of regimes with collections outside the distribution.
+
+    Each correlation is tested against zero over the models. The paper makes no test.
+    """
 
     def cell(row: str, column: str) -> Cell:
         kind, regime = column.split(", ")
@@ -343,34 +420,67 @@ def table5() -> Table:
         parts = []
         for part in parts_of(row):
             record = f"alignment[collection={{data:{part}}},regime={name}]"
-            parts.append(Cell("alignment", f"regimes.json:{record}|{kind}"))
+            address = f"regimes.json:{record}|{kind}"
+            parts.append(
+                Cell(
+                    "alignment",
+                    address,
+                    expects=of_population(),
+                    p_value=f"{address}_p",
+                )
+            )
         return mean(parts, f"table5|rows|{row}|{kind}|{regime}")
 
     names = []
     for kind in ("spearman", "kendall"):
         names += [f"{kind}, {regime}" for regime in ("inter", "extra")]
     title = "Rank correlation of either regime with collections outside the distribution"
-    return make_table(5, title, grid(_OOD, names, cell))
+    against_zero = AgainstZero(level=0.05, of_paper=False)
+    return make_table(5, title, grid(_OOD, names, cell), against_zero=against_zero)
 
 
 def figure2() -> Table:
-    """Return the scores that Figure 2 plots: either regime beside TREC-COVID, of every model."""
+    """Return the scores that Figure 2 plots: either regime beside TREC-COVID, of every model.
+
+    The scores on TREC DL are tested against those of the base model of the same size, without a
+    test in the paper. Of TREC-COVID only means are kept, so that there is nothing to test; Table 5
+    has the tests of the correlations.
+    """
 
     def cell(row: str, column: str) -> Cell:
         size, model = row.split(", ")
         regime, collection = column.split(", ")
-        point = f"regimes.json:points[model={model}]#{list(SIZES).index(size)}"
+        group = list(SIZES).index(size)
+        point = f"regimes.json:points[model={model}]#{group}"
+        path = f"ood|{{data:{collection}}}|nDCG@10|{regime}"
+        queries = None
         if collection == "trec-dl":
-            return Cell("alignment", f"{point}|measures|nDCG@10|{regime}")
-        outside = f"ood|{{data:{collection}}}|nDCG@10|{regime}"
-        return Cell("alignment", f"{point}|{outside}")
+            path = f"measures|nDCG@10|{regime}"
+            queries = RegimeQueries(model, group, "nDCG@10", regime)
+        return Cell(
+            "alignment",
+            f"{point}|{path}",
+            expects=of_population() + of_size(point, RESTRAIN, group),
+            queries=queries,
+        )
 
     names = []
     for regime in ("interpolation", "extrapolation"):
         names += [f"{regime}, {collection}" for collection in ("trec-dl", "trec-covid")]
-    rows = [f"{size}, {model}" for size in SIZES for model in POPULATION]
+    rows = []
+    against = {}
+    for size in SIZES:
+        of_one_size = [f"{size}, {model}" for model in POPULATION]
+        rows += of_one_size
+        against |= over(f"{size}, dense", of_one_size)
     title = "Either regime beside TREC-COVID, nDCG@10 of every model of Table 5"
-    return Table("extrapolation-figure2", title, "extrapolation", grid(rows, names, cell))
+    return Table(
+        "extrapolation-figure2",
+        title,
+        "extrapolation",
+        grid(rows, names, cell),
+        comparison=comparing(against),
+    )
 
 
 def table6() -> Table:
@@ -385,6 +495,7 @@ def table6() -> Table:
             _MODELS[model],
             column,
             path,
+            RESTRAIN,
             group,
         )
 
@@ -408,6 +519,7 @@ def table7() -> Table:
             _MODELS[model],
             column,
             f"table7|rows|{model}",
+            RESTTEST,
         )
 
     cells = grid(_MODELS, columns("mrr@10", "recall@100"), cell)
@@ -415,9 +527,10 @@ def table7() -> Table:
     return make_table(7, "ReSTTest on MS MARCO dev", cells, comparison=comparison)
 
 
+#: The test queries of Tables 8 and 9 to the end of a step's name, and to the step that resamples.
 _SETS = {
-    "trec-dl-2019+2020": "restrain",
-    "msmarco": "resttest",
+    "trec-dl-2019+2020": ("restrain", RESTRAIN_45K),
+    "msmarco": ("resttest", RESTTEST),
 }
 
 #: A row to the name of a step without its set, an architecture, and its start.
@@ -444,12 +557,13 @@ def by_sets(
     def cell(row: str, column: str) -> Cell:
         data, _, kind = column.partition(", ")
         step, architecture, start = rows[row]
-        path = f"table{number}|rows|{row}|{data}"
+        ending, sets = _SETS[data]
         return score(
-            f"{step}-{_SETS[data]}",
+            f"{step}-{ending}",
             architecture,
             kind,
-            path,
+            f"table{number}|rows|{row}|{data}",
+            sets,
             start=STARTS[start],
         )
 

@@ -6,9 +6,10 @@ which is wired to another step's folder fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from beir_cocodr.generation.generation_record import GENERATION_FILE, GenerationRecord
@@ -23,19 +24,39 @@ class Making:
     Attributes:
         start: The published weights at the beginning, with a placeholder.
         trainings: The trainings, oldest first, as :func:`training_name` names them.
-        data: A collection that one of them was given, or whose passages its queries were generated
-            for, with a placeholder; "" if it does not matter.
-        settings: Options of the trainings that tell the model from its neighbours in a table.
+        data: The collections that the trainings were given between them, with placeholders, and no
+            others. Generated queries count as the collection whose passages they are for.
+        settings: Options of the trainings that tell the model from its neighbours in a table, with
+            the values of the papers; None for one that is left to its default.
+        round: The number, from 0, of the round of fine-tuning that left the model; None for the
+            finished model of several rounds, and of a training that has none.
     """
 
     start: str
     trainings: tuple[str, ...] = ()
-    data: str = ""
-    settings: tuple[tuple[str, float], ...] = ()
+    data: tuple[str, ...] = ()
+    settings: tuple[tuple[str, float | None], ...] = ()
+    round: int | None = None
 
-    def then(self, *trainings: str) -> Making:
-        """Return the making of a model that is trained further."""
-        return replace(self, trainings=(*self.trainings, *trainings))
+    def then(
+        self,
+        *trainings: str,
+        data: Iterable[str] = (),
+        settings: Mapping[str, float | None] = MappingProxyType({}),
+    ) -> Making:
+        """Return the making of a model that is trained further.
+
+        Args:
+            trainings: The further trainings.
+            data: The collections that they are given.
+            settings: Their options that tell the model from its neighbours.
+        """
+        return replace(
+            self,
+            trainings=(*self.trainings, *trainings),
+            data=tuple(dict.fromkeys((*self.data, *data))),
+            settings=tuple({**dict(self.settings), **settings}.items()),
+        )
 
 
 def training_name(record: TrainingRecord) -> str:
@@ -51,13 +72,24 @@ def training_name(record: TrainingRecord) -> str:
     return record.stage
 
 
-def mismatch(folder: Path, making: Making, resolved: Callable[[str], str]) -> str:
+def as_printed(name: str, value: float) -> float:
+    """Return the value that a paper prints for a setting, which a smaller scale changes."""
+    return value
+
+
+def mismatch(
+    folder: Path,
+    making: Making,
+    resolved: Callable[[str], str],
+    setting: Callable[[str, float], float] = as_printed,
+) -> str:
     """Say in what a model differs from its making; "" if in nothing.
 
     Args:
         folder: The model's folder.
         making: Its making.
         resolved: Fills placeholders.
+        setting: Returns the value of a setting at the scale.
     """
     record = read_record(folder)
     if record is None:
@@ -66,34 +98,35 @@ def mismatch(folder: Path, making: Making, resolved: Callable[[str], str]) -> st
     names = tuple(training_name(one) for one in lineage)
     if names != making.trainings:
         return f"{folder} was made by {', '.join(names)}, not by {', '.join(making.trainings)}"
+    if record.episode != making.round:
+        return f"{folder} is of round {record.episode}, not {making.round}"
     start = resolved(making.start)
     if str(lineage[0].base) != start:
         return f"{folder} was made from {lineage[0].base}, not from {start}"
-    for name, value in making.settings:
+    for name, printed in making.settings:
+        value = printed if printed is None else setting(name, printed)
         values: list[Any] = []
         for one in lineage:
             values += _values(one.options, name)
         if value not in values:
             return f"{folder} was made with {name} {values}, not {value}"
-    data = resolved(making.data)
-    if data and data not in set(_data_names(lineage)):
-        return f"{folder} was made of {', '.join(_data_names(lineage))}, not of {data}"
-    return ""
+    return _other_data(folder, lineage, [resolved(name) for name in making.data])
 
 
-def _data_names(lineage: list[TrainingRecord]) -> list[str]:
-    """Return the collections of all trainings, and those that queries were generated for."""
-    names = []
-    for record in lineage:
-        for part in record.seen:
-            names += [part.dataset, *_generated_from(part)]
-    return list(dict.fromkeys(names))
+def _other_data(folder: Path, lineage: list[TrainingRecord], expected: list[str]) -> str:
+    """Say which collections were given to trainings and should not, or the reverse."""
+    given = [_source(part) for record in lineage for part in record.seen]
+    missing = [name for name in dict.fromkeys(expected) if name not in given]
+    if missing:
+        return f"{folder} was made of {', '.join(dict.fromkeys(given))}, not of {missing[0]}"
+    others = [name for name in given if name not in expected]
+    return f"{folder} was made of {others[0]}, too" if others else ""
 
 
-def _generated_from(part: CollectionProvenance) -> list[str]:
-    """Return the collection whose passages the queries of a collection were generated for."""
+def _source(part: CollectionProvenance) -> str:
+    """Return a collection's name, of generated queries that of the collection they are for."""
     file = Path(part.dataset) / GENERATION_FILE
-    return [GenerationRecord.read(file).dataset.name] if file.is_file() else []
+    return GenerationRecord.read(file).dataset.name if file.is_file() else part.dataset
 
 
 def _values(options: Mapping[str, Any], name: str) -> Iterator[Any]:

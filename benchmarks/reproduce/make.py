@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 KINDS = ("random-bert", "tiny", "tiny-cross", "token-storage")
 #: The file in which token-storage writes what it measured.
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def token_storage(output: Path, model: str, dataset: str) -> None:
-    """Write the vectors of all tokens of a corpus with their index, and the bytes of both.
+    """Write the vectors of all tokens of a corpus with their index, and record the bytes of both.
 
     Args:
         output: The folder; vectors and index go to its subfolder ``tokens``.
@@ -85,6 +87,8 @@ def token_storage(output: Path, model: str, dataset: str) -> None:
     indexed = TokenSearch(model, documents, options, folder=folder)
     indexed.prepare()
     sizes = {
+        "model": model,
+        "dataset": dataset,
         "documents": len(documents),
         "tokens": len(indexed.tokens.vectors),
         "vectors_bytes": indexed.tokens.vectors.nbytes,
@@ -150,7 +154,7 @@ def tiny(
 ) -> None:
     """Save a BERT of two layers over the most frequent words of texts.
 
-    Its weights are larger than usual, so that texts differ without training.
+    It finds texts that share rare words without training, see :func:`_weigh_words`.
 
     Args:
         output: The folder.
@@ -167,6 +171,7 @@ def tiny(
         counts.update(re.findall(r"[a-z]+", text.lower()))
     tokens = [*_SPECIAL, *_SIGNS, *_CHARACTERS]
     tokens += [f"##{character}" for character in _CHARACTERS]
+    no_words = len(tokens)
     tokens += [word for word, _ in counts.most_common(_WORDS)]
     config = BertConfig(
         vocab_size=_save_tokenizer(output, tokens),
@@ -180,7 +185,47 @@ def tiny(
     )
     torch.manual_seed(seed)
     model = BertForSequenceClassification(config) if cross else BertForMaskedLM(config)
+    _weigh_words(model.bert, no_words)
     model.save_pretrained(output)
+
+
+#: The random part of weights that :func:`_weigh_words` gives values.
+_RANDOM = 0.1
+#: The first number of the rarest word's embedding, three times as large as usual, and the attention
+#: to it.
+_RAREST = 0.9
+_ATTENTION = 3.0
+
+
+def _weigh_words(bert: Any, no_words: int) -> None:
+    """Let the vector of a text be about the mean of its words, of which rare ones count more.
+
+    Each token attends to all by the first number of their embeddings, which grows with the rarity
+    of a word. Values pass through attention nearly unchanged.
+
+    Args:
+        bert: The encoder, with random weights.
+        no_words: Tokens at the beginning of the vocabulary that are no words; words follow, the
+            most frequent first.
+    """
+    import torch
+
+    embeddings = bert.embeddings
+    words = embeddings.word_embeddings.weight.data
+    ranks = (torch.arange(len(words)) - no_words).clamp(min=0)
+    words[:, 0] = _RAREST * (2 * torch.log1p(ranks) / math.log(len(words)) - 1)
+    embeddings.position_embeddings.weight.data *= _RANDOM
+    embeddings.token_type_embeddings.weight.data *= _RANDOM
+    for layer in bert.encoder.layer:
+        attention = layer.attention.self
+        size = attention.attention_head_size
+        for linear in (attention.query, attention.key, layer.output.dense):
+            linear.weight.data *= _RANDOM
+        attention.query.bias.data[::size] = _ATTENTION
+        attention.key.weight.data[::size, 0] += 1
+        for linear in (attention.value, layer.attention.output.dense):
+            linear.weight.data *= _RANDOM
+            linear.weight.data += torch.eye(len(linear.weight))
 
 
 def tiny_colbert(

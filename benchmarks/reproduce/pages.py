@@ -20,7 +20,7 @@ from harness.page import Marks, markdown_table
 from reproduce.commands import command_line
 from reproduce.runner import PAPERS, TABLES
 from reproduce.scales import PaperScale
-from reproduce.settings import TABLES as SETTINGS_OF
+from reproduce.settings import TABLES as SETTINGS_TABLES
 from reproduce.settings import settings_header, settings_rows
 from reproduce.workshop import Workshop
 
@@ -28,7 +28,6 @@ DOCS = Path(__file__).parents[2] / "docs" / "reproduce"
 RESULTS = Path(__file__).parents[1] / "results" / "reproduce"
 
 COMMANDS = Marks("<!-- commands -->", "<!-- end of commands -->")
-SETTINGS = Marks("<!-- settings -->", "<!-- end of settings -->")
 RUN_HERE = Marks("<!-- run here -->", "<!-- end of what was run here -->")
 
 #: Beginnings of names that many steps share, so that a page shows the first one.
@@ -68,9 +67,15 @@ def command_blocks(paper: str) -> str:
     return "\n\n".join(blocks)
 
 
-def settings_table(paper: str) -> str:
+def settings_marks(name: str) -> Marks:
+    """Return the marks around a table of settings; a page may have several."""
+    of = "" if name == SETTINGS_TABLES[name].page else f" of {name}"
+    return Marks(f"<!-- settings{of} -->", f"<!-- end of settings{of} -->")
+
+
+def settings_table(name: str) -> str:
     """Format what a paper, its code and our presets do."""
-    return markdown_table(settings_header(paper), settings_rows(paper))
+    return markdown_table(settings_header(name), settings_rows(name))
 
 
 def describe_runs() -> str:
@@ -119,8 +124,8 @@ def wrap_command(words: list[str], width: int = 110) -> Iterator[str]:
 def main() -> None:
     for paper in PAPERS:
         COMMANDS.write(DOCS / f"{paper}.md", command_blocks(paper))
-    for paper in SETTINGS_OF:
-        SETTINGS.write(DOCS / f"{paper}.md", settings_table(paper))
+    for name, table in SETTINGS_TABLES.items():
+        settings_marks(name).write(DOCS / f"{table.page}.md", settings_table(name))
     RUN_HERE.write(DOCS / "index.md", describe_runs())
 
 

@@ -50,8 +50,15 @@ def plan(shop: Workshop, table: Table) -> dict[str, Any]:
         "data": sorted(data),
         "corpora_gib": corpora_gib(data) if shop.scale.name == "paper" else 0.0,
         "reasons": reasons,
+        "too_large": [step["step"] for step in steps if step["gpu_gib"] > _card_gib()],
         "total": vars(total),
     }
+
+
+def _card_gib() -> float:
+    """Return the memory of the GPU that plans count with."""
+    memory: float = throughputs()["gpu"]["memory_gib"]
+    return memory
 
 
 def steps_of(shop: Workshop, cells: Iterable[Cell]) -> list[str]:
@@ -101,6 +108,7 @@ def describe_plan(
     lines += ["", f"Collections: {data}."]
     if is_paper:
         lines.append(_describe_total(planned, shop.gpus))
+        lines += _warnings(planned)
     for reason, cells in planned["reasons"].items():
         lines.append(f"- {len(cells)} cells, such as {cells[0]}: {reason}")
     return "\n".join(lines)
@@ -119,6 +127,19 @@ def _describe_total(planned: dict[str, Any], gpus: int) -> str:
         f"which {planned['corpora_gib']:,.0f} for corpora: a guess "
         f"from {gpu['sustained_tflops']:g} TFLOP/s a GPU ({known} {gpu['device']}: {gpu['why']})"
     )
+
+
+def _warnings(planned: dict[str, Any]) -> list[str]:
+    """Warn of each step that needs more memory than the GPU has."""
+    card = f"a GPU with {_card_gib():g} GiB ({throughputs()['gpu']['device']})"
+    lines = []
+    for step in planned["steps"]:
+        if step["step"] in planned["too_large"]:
+            lines.append(
+                f"Warning: {step['step']} needs about {step['gpu_gib']:.0f} GiB and does not fit "
+                f"{card}; lower its batch size, or take a larger GPU"
+            )
+    return lines
 
 
 def describe_cost(step: dict[str, Any]) -> str:

@@ -6,17 +6,19 @@ A scale says which collection, which weights and how many GPUs a placeholder mea
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
+import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from beir_cocodr.io import draft_folder
+from beir_cocodr.resampling.manifest import short_size
 from reproduce.make import tiny, tiny_colbert
-from reproduce.shared import BY_HAND, IRDS, MODELS
+from reproduce.shared import BY_HAND, DL19, DL20, IRDS, MODELS
 from reproduce.specification import PLACEHOLDER, task_of
 
 #: Commands whose processes share each batch.
@@ -58,6 +60,10 @@ class Scale(Protocol):
         """Return a command with the options of this scale."""
         ...
 
+    def setting(self, name: str, value: float) -> float:
+        """Return the value that a setting of the papers has at this scale."""
+        ...
+
     def missing(self, name: str) -> str:
         """Say why a collection is missing; "" if it is not."""
         ...
@@ -85,6 +91,7 @@ def resolve(
         "step": lambda name: str(folder(name)),
         "data": scale.data,
         "model": scale.model,
+        "size": lambda size: short_size(int(scale.setting("size", int(size)))),
     }
     filled = PLACEHOLDER.sub(lambda match: kinds[match[1]](match[2]), text)
     filled = filled.replace("{gpus}", str(getattr(scale, "gpus", 1)))
@@ -118,6 +125,9 @@ class PaperScale:
 
     def words(self, words: list[str]) -> list[str]:
         return words
+
+    def setting(self, name: str, value: float) -> float:
+        return value
 
     def missing(self, name: str) -> str:
         source = self.data(name)
@@ -191,8 +201,7 @@ _OPTIONS = {
         "--learning-rate": "2e-2",
     },
     "generate-queries": {
-        "--passage-tokens": "32",
-        "--per-passage": "2",
+        "--passage-tokens": "128",
         "--batch-size": "8",
     },
     "representation": {
@@ -221,8 +230,11 @@ _SETTINGS = {
 #: Options that are left out here, with their values.
 _LEFT_OUT = ("--processes", "--backend", "--epochs", "--teacher-batch-size", "--max-passages")
 
-#: Sizes of ReSTrain's sets here.
-_SIZES = ("4", "8", "12")
+#: Sizes of ReSTrain's sets to those here: one, two and three neighbours of each test query.
+_SIZES = {14_000: 25, 45_000: 50, 200_000: 75}
+
+#: The clusters of queries in a training that does not say how many.
+_CLUSTERS = 50
 
 
 @dataclass(frozen=True)
@@ -236,34 +248,45 @@ class HereScale:
         work: The folder for collections and encoders.
         documents: Documents of a collection beside the relevant ones.
         queries: Test queries.
-        train_queries: Training queries.
+        train_queries: Training queries of MS MARCO, so many that the sizes of ReSTrain differ.
     """
 
     work: Path
-    documents: int = 60
+    documents: int = 90
     queries: int = 24
-    train_queries: int = 32
+    train_queries: int = 192
     name: str = "here"
 
     def data(self, name: str) -> str:
-        # The tests of TREC DL search the corpus of MS MARCO, as in the papers, and the forums of
-        # CQADupStack share one part.
-        task = task_of(name)
-        if name.startswith(("trec-dl", "msmarco")):
-            task = "msmarco"
+        if name in (DL19, DL20):
+            return str(self._of_deep_learning(name))
+        # The forums of CQADupStack share one part, and so do the training and dev set of MS MARCO.
+        task = "msmarco" if name.startswith("msmarco") else task_of(name)
         folder = self.work / "data" / task
         if not folder.is_dir():
-            queries = {
-                "train": self.train_queries,
-                "test": self.queries,
-            }
+            queries = {"test": self.queries}
+            if task == "msmarco":
+                queries |= dict.fromkeys((DL19, DL20), 2 * self.queries // 3)
+                queries["train"] = self.train_queries
             cut_collection(
-                source_here(task),
+                source_here(task, sum(queries.values())),
                 folder,
                 self.documents,
                 queries,
             )
         return str(folder)
+
+    def _of_deep_learning(self, name: str) -> Path:
+        """Return the folder of a TREC DL, which has its own queries for the corpus of MS MARCO."""
+        folder = self.work / "data" / name
+        if not folder.is_dir():
+            whole = Path(self.data("msmarco"))
+            with draft_folder(folder) as draft:
+                (draft / "qrels").mkdir()
+                for file in ("corpus.jsonl", "queries.jsonl"):
+                    shutil.copyfile(whole / file, draft / file)
+                shutil.copyfile(whole / "qrels" / f"{name}.tsv", draft / "qrels" / "test.tsv")
+        return folder
 
     def model(self, name: str) -> str:
         if name in ("beir-generator", "doc2query"):
@@ -300,10 +323,8 @@ class HereScale:
             return words if words[1] == "token-storage" else ["make", "tiny", *words[2:]]
         options = dict(_OPTIONS.get(kind, {}))
         changed = _without(words, {*_LEFT_OUT, *options})
-        if kind == "resample restrain":
-            changed = _without(changed, {"--size"})
-            for size in _SIZES[: words.count("--size")]:
-                changed += ["--size", size]
+        for setting in ("size", "per_passage"):
+            changed = self._with_setting(changed, setting)
         for option, value in options.items():
             changed += [option, value]
         if kind == "resample evaluate" and "dense-hard" in " ".join(words):
@@ -313,8 +334,35 @@ class HereScale:
         if kind == "finetune" and "idro" in words:
             changed += ["--set", "gradient_layers=null"]
         if kind == "finetune":
-            changed = _few_clusters(changed)
+            changed = self._clustered(changed)
         return changed
+
+    def setting(self, name: str, value: float) -> float:
+        if name == "clusters":
+            return max(2, value // 10)
+        if name == "per_passage":
+            return 1 + value // 5
+        if name == "size":
+            return _SIZES.get(int(value), value)
+        return value
+
+    def _with_setting(self, words: list[str], name: str) -> list[str]:
+        """Replace the values of a setting's option by those here."""
+        option = f"--{name.replace('_', '-')}"
+        changed = list(words)
+        for position, word in enumerate(words):
+            if word == option:
+                changed[position + 1] = f"{self.setting(name, int(words[position + 1])):g}"
+        return changed
+
+    def _clustered(self, words: list[str]) -> list[str]:
+        """Divide few queries into few clusters, more where a table asks for more."""
+        kept = [word for word in words if not word.startswith("clusters=")]
+        asked = [word.removeprefix("clusters=") for word in words if word not in kept]
+        count = f"clusters={self.setting('clusters', int(asked[0] if asked else _CLUSTERS))}"
+        if asked:
+            return [word if word in kept else count for word in words]
+        return [*kept, "--set", count]
 
 
 #: Domains of packaged documentation, which take the place of collections in rotation.
@@ -324,8 +372,13 @@ _DOMAINS = ("numpy", "scipy", "sklearn", "pandas", "stdlib")
 _VOCABULARY = ("msmarco", "scifact", "nfcorpus")
 
 
-def source_here(task: str) -> str:
-    """Return the small collection that a task's part is taken from."""
+def source_here(task: str, queries: int = 0) -> str:
+    """Return the small collection that a task's part is taken from.
+
+    Args:
+        task: The task.
+        queries: The queries of the part; a collection with fewer is taken only if all have fewer.
+    """
     number = zlib.crc32(task.encode())
     root = os.environ.get("COCODR_COLLECTIONS")
     if root is None:
@@ -334,18 +387,17 @@ def source_here(task: str) -> str:
     if not folders:
         raise SystemExit(f"COCODR_COLLECTIONS={root} has no collections (NAME/corpus.jsonl)")
     own_folder = Path(root) / task
-    return str(own_folder if own_folder in folders else folders[number % len(folders)])
+    if own_folder in folders:
+        return str(own_folder)
+    large = [folder for folder in folders if _lines(folder / "queries.jsonl") >= queries]
+    chosen = large or folders
+    return str(chosen[number % len(chosen)])
 
 
-def _few_clusters(words: list[str]) -> list[str]:
-    """Divide few queries into few clusters, more where a table asks for more."""
-    chosen = [word for word in words if word.startswith("clusters=")]
-    count = 2
-    if chosen:
-        asked = int(chosen[0].removeprefix("clusters="))
-        count += round(math.log2(asked / 25))
-    kept = [word if word not in chosen else f"clusters={count}" for word in words]
-    return kept if chosen else [*kept, "--set", f"clusters={count}"]
+def _lines(file: Path) -> int:
+    """Return the number of lines of a file."""
+    with file.open("rb") as opened:
+        return sum(1 for _ in opened)
 
 
 def _without(words: list[str], options: set[str]) -> list[str]:
@@ -391,50 +443,53 @@ def cut_collection(
         dataset: The collection.
         folder: The folder.
         documents: The number of documents that are drawn beside the judged ones.
-        queries: The number of queries of the splits train and test.
+        queries: A split to the number of its queries, which no other split has. Those of the split
+            train are training queries of the collection, if it has any.
     """
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.io import draft_folder, write_jsonl, write_qrels
 
     chooser = random.Random(folder.name)
-    qrels = {}
-    texts = []
-    judged = set()
     test = load_collection(dataset, "test")
-    splits = {"train": _training_split(dataset) or test, "test": test}
-    used: set[str] = set()
-    for split, collection in splits.items():
-        left = sorted(set(collection.qrels) - used)
-        rows = []
-        for query in chooser.sample(left, min(queries[split], len(left))):
-            used.add(query)
-            texts.append(
-                {
-                    "_id": query,
-                    "text": collection.queries[query],
-                }
-            )
+    qrels: dict[str, list[tuple[str, str, int]]] = {}
+    texts: dict[str, str] = {}
+    for split, count in queries.items():
+        collection = (_training_split(dataset) if split == "train" else None) or test
+        left = sorted(set(collection.qrels) - set(texts))
+        qrels[split] = []
+        for query in chooser.sample(left, min(count, len(left))):
+            texts[query] = collection.queries[query]
             for document, grade in collection.qrels[query].items():
-                rows.append((query, document, grade))
-                judged.add(document)
-        qrels[split] = rows
+                qrels[split].append((query, document, grade))
     corpus = test.documents
-    kept = judged | set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
+    kept = set(chooser.sample(sorted(corpus), min(documents, len(corpus))))
+    kept |= {document for rows in qrels.values() for _, document, _ in rows}
+    of_part = {name: text for name, text in corpus.items() if name in kept}
+    _write_part(folder, of_part, texts, qrels)
+
+
+def _write_part(
+    folder: Path,
+    documents: dict[str, dict[str, str]],
+    queries: dict[str, str],
+    qrels: dict[str, list[tuple[str, str, int]]],
+) -> None:
+    """Write a BEIR folder.
+
+    Args:
+        folder: The folder.
+        documents: Id to title and text.
+        queries: Id to text.
+        qrels: Split to query, document and grade.
+    """
+    from beir_cocodr.io import write_jsonl, write_qrels
+
     folder.parent.mkdir(
         parents=True,
         exist_ok=True,
     )
     with draft_folder(folder) as draft:
         (draft / "qrels").mkdir()
-        lines = (
-            {
-                "_id": name,
-                **text,
-            }
-            for name, text in corpus.items()
-            if name in kept
-        )
-        write_jsonl(draft / "corpus.jsonl", lines)
-        write_jsonl(draft / "queries.jsonl", texts)
+        write_jsonl(draft / "corpus.jsonl", ({"_id": id, **text} for id, text in documents.items()))
+        write_jsonl(draft / "queries.jsonl", [{"_id": id, "text": queries[id]} for id in queries])
         for split, rows in qrels.items():
             write_qrels(draft / "qrels" / f"{split}.tsv", rows)

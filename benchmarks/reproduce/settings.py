@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ class Setting:
 
     Attributes:
         name: Its name.
-        command: The command whose options have it: pretrain or finetune.
+        command: The command whose options have it: pretrain, finetune or distill.
         paper: What the paper says; "" if nothing.
         released: What the released commands and code do.
         ours: What the presets do: a text, or what is printed of their options.
@@ -108,6 +108,13 @@ def _order(options: Any) -> str:
 
 def _lengths(options: Any) -> str:
     return f"{options.encoder.query_length}, {options.encoder.document_length}"
+
+
+def _cotmae_decoder(options: Any) -> str:
+    own_options = options.objective_options
+    if own_options.decoder == "masked":
+        return "masked"
+    return f"autoregressive, of the last {own_options.decoder_window} tokens"
 
 
 COCO_DR = (
@@ -267,44 +274,197 @@ QUERY_AS_CONTEXT = (
     Setting("tokens of queries and passages", "finetune", "32, 144", "32, 144", _lengths),
 )
 
-#: A table of settings to its rows and presets.
-TABLES: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
-    "coco-dr": (COCO_DR, ("cocodr-base", "cocodr-base-released")),
-    "query-as-context": (QUERY_AS_CONTEXT, ("qc",)),
+COTMAE = (
+    Setting("optimiser", "pretrain", "AdamW", "", _optimizer),
+    Setting("peak rate", "pretrain", "4e-4", "", lambda options: _number(options.learning_rate)),
+    Setting(
+        "share of the steps in which the rate rises",
+        "pretrain",
+        "0.1",
+        "",
+        lambda options: _number(options.warmup),
+    ),
+    Setting("batch", "pretrain", "16k", "", lambda options: _number(options.batch_size)),
+    Setting("steps", "pretrain", "50,000", "", lambda options: _number(options.max_steps)),
+    Setting(
+        "masked tokens of a passage",
+        "pretrain",
+        "30%",
+        "",
+        lambda options: f"{options.language_model.mask_probability:.0%}",
+    ),
+    Setting(
+        "decoder",
+        "pretrain",
+        "",
+        "autoregressive, of the last 3 tokens",
+        _cotmae_decoder,
+    ),
+)
+
+
+#: β of a new head, where the options leave it open.
+HEAD_BETA = 1.0
+
+MRL = (
+    Setting(
+        "optimiser",
+        "distill",
+        "Adam",
+        "",
+        lambda options: f"{_optimizer(options)}, weight decay {_number(options.weight_decay)}",
+    ),
+    Setting(
+        "peak rate",
+        "distill",
+        "one of 1e-6, 2e-6, ..., 1e-5",
+        "",
+        lambda options: _number(options.learning_rate),
+    ),
+    Setting(
+        "steps in which the rate rises",
+        "distill",
+        "4,000",
+        "",
+        lambda options: _number(options.warmup),
+    ),
+    Setting("queries of a step", "distill", "512", "", lambda options: _number(options.batch_size)),
+    Setting(
+        "β",
+        "distill",
+        "one of 0.5, 1, 2.5, 5, 7.5, 10",
+        "",
+        lambda options: _number(options.student_options.beta or HEAD_BETA),
+    ),
+    Setting(
+        "positives of a query",
+        "distill",
+        "all",
+        "",
+        lambda options: f"at most {options.positives}, drawn at random",
+    ),
+    Setting(
+        "documents of BM25 and of the student in a list",
+        "distill",
+        "",
+        "",
+        lambda options: f"{options.m_bm25} and {options.m_hard}",
+    ),
+    Setting(
+        "best documents that these are drawn from",
+        "distill",
+        "100",
+        "",
+        lambda options: _number(options.candidates),
+    ),
+    Setting(
+        "steps between two searches of the student",
+        "distill",
+        "5,000",
+        "",
+        lambda options: _number(options.refresh_steps),
+    ),
+    Setting(
+        "choice of the checkpoint",
+        "distill",
+        "MRR on MS MARCO's validation set, early stopping",
+        "",
+        lambda options: (
+            f"MRR@10 of {options.held_out:.0%} of the queries, at most {options.most_held_out}; "
+            f"stops after {options.patience} searches without a gain"
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SettingsTable:
+    """A table of settings in a page.
+
+    Attributes:
+        page: The paper whose page has it.
+        settings: Its rows.
+        presets: The presets of its last columns.
+        trainings: A command to what the table calls its training.
+        unlike: Presets; a row in which they do the same as those of the table is left out.
+        weighting: Further words of a fine-tuning's command.
+    """
+
+    page: str
+    settings: tuple[Setting, ...]
+    presets: tuple[str, ...]
+    trainings: Mapping[str, str]
+    unlike: tuple[str, ...] = ()
+    weighting: tuple[str, ...] = ()
+
+    def printed(self, setting: Setting, preset: str) -> str:
+        """Return what a preset does on one GPU."""
+        if isinstance(setting.ours, str):
+            return setting.ours
+        words = [setting.command, "--preset", preset]
+        if setting.command == "finetune":
+            words += self.weighting
+        return setting.ours(options_of(words, 1))
+
+    def is_shown(self, setting: Setting) -> bool:
+        """Say whether a row is of the table."""
+        if not self.unlike:
+            return True
+        ours, others = (
+            [self.printed(setting, preset) for preset in presets]
+            for presets in (self.presets, self.unlike)
+        )
+        return ours != others
+
+    @property
+    def has_released(self) -> bool:
+        """Return true if anything is said of released code."""
+        return any(setting.released for setting in self.settings)
+
+
+_IDRO = ("--weighting", "idro")
+_COCO_TRAININGS = {"pretrain": "COCO", "finetune": "fine-tuning"}
+_QUERY_TRAININGS = {"pretrain": "pre-training", "finetune": "fine-tuning"}
+_BASE = ("cocodr-base", "cocodr-base-released")
+_LARGE = ("cocodr-large", "cocodr-large-released")
+
+#: The tables of settings by name.
+TABLES = {
+    "coco-dr": SettingsTable("coco-dr", COCO_DR, _BASE, _COCO_TRAININGS, weighting=_IDRO),
+    "coco-dr-large": SettingsTable(
+        "coco-dr",
+        COCO_DR,
+        _LARGE,
+        _COCO_TRAININGS,
+        unlike=_BASE,
+        weighting=_IDRO,
+    ),
+    "query-as-context": SettingsTable(
+        "query-as-context", QUERY_AS_CONTEXT, ("qc",), _QUERY_TRAININGS
+    ),
+    "cotmae": SettingsTable("query-as-context", COTMAE, ("cotmae",), _QUERY_TRAININGS),
+    "mrl": SettingsTable("mrl", MRL, ("mrl",), {"distill": "distillation"}),
 }
 
-#: What a training is called in the tables.
-_TRAININGS = {
-    ("coco-dr", "pretrain"): "COCO",
-    ("query-as-context", "pretrain"): "pre-training",
-}
+
+def settings_header(name: str) -> list[str]:
+    """Return the header of a table."""
+    table = TABLES[name]
+    released = ["released code"] if table.has_released else []
+    names = [f"`--preset {preset}`" for preset in table.presets]
+    return ["training", "setting", "paper", *released, *names]
 
 
-def settings_header(paper: str) -> list[str]:
-    """Return the header of a paper's table."""
-    _, presets = TABLES[paper]
-    names = [f"`--preset {preset}`" for preset in presets]
-    return ["training", "setting", "paper", "released code", *names]
-
-
-def settings_rows(paper: str) -> list[list[str]]:
-    """Return the rows of a paper's table; ours are read from the presets on one GPU."""
-    settings, presets = TABLES[paper]
+def settings_rows(name: str) -> list[list[str]]:
+    """Return the rows of a table; ours are read from the presets on one GPU."""
+    table = TABLES[name]
     rows = []
-    for setting in settings:
-        training = _TRAININGS.get((paper, setting.command), "fine-tuning")
-        row = [training, setting.name, setting.paper, setting.released]
-        for preset in presets:
-            ours = setting.ours
-            if not isinstance(ours, str):
-                ours = ours(_options(setting.command, preset))
-            row.append(ours)
+    for setting in table.settings:
+        if not table.is_shown(setting):
+            continue
+        row = [table.trainings[setting.command], setting.name, setting.paper]
+        if table.has_released:
+            row.append(setting.released)
+        row += [table.printed(setting, preset) for preset in table.presets]
         rows.append(row)
     return rows
-
-
-def _options(command: str, preset: str) -> Any:
-    words = [command, "--preset", preset]
-    if command == "finetune" and preset.startswith("cocodr"):
-        words += ["--weighting", "idro"]
-    return options_of(words, 1)

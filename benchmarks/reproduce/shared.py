@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from reproduce.lineage import Making
-from reproduce.specification import Cell, Step, mean, published, task_of
+from reproduce.specification import Cell, Step, mean, names_in, published, task_of
 
 COCODR = published("cocodr")
 TASKS: list[str] = COCODR["table1"]["avg_datasets"]
@@ -29,6 +29,8 @@ FORUMS = [
 ]
 
 TRAIN = "msmarco-train"
+#: Its labelled queries.
+TRAIN_QUERIES = 502_939
 DEV = "msmarco-dev"
 DL19 = "trec-dl-2019"
 DL20 = "trec-dl-2020"
@@ -170,6 +172,9 @@ class Judgements:
         self.steps[name] = self._step(
             model, data, f"--query-length {query} --document-length {document}"
         )
+        expects = [("judged/results.json:dataset", f"{{data:{data}}}")]
+        if names_in(model, "step") + names_in(model, "model"):
+            expects.append(("judged/results.json:models|?", model))
         return Cell(
             name,
             f"judged/results.json:models|*|measures|{measure}",
@@ -177,7 +182,7 @@ class Judgements:
             factor,
             model=trained_folder(model),
             making=making,
-            expects=(("judged/results.json:dataset", f"{{data:{data}}}"),),
+            expects=tuple(expects),
         )
 
     def _step(

@@ -1,8 +1,9 @@
 """Paired tests between the models of a table, and the papers' marks of significance.
 
 The scores of every query stay in the folder of a judgement, so that a table can be tested at any
-time. A mean of forums is tested over the queries of all forums, and a row of averages over the
-scores of the rows that it averages.
+time. A mean of forums is tested over the queries of all forums, and an average over the scores of
+the rows or columns that it averages. A gain is tested as a difference of two models, and a
+correlation has the p-value of its analysis.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 from scipy import stats
 
 from beir_cocodr.evaluation.evaluate import read_per_query
-from reproduce.specification import Cell, Comparison, Table
+from reproduce.scales import resolve
+from reproduce.specification import AgainstZero, Cell, Comparison, Table, read
 from reproduce.workshop import Workshop
 
 #: Query, with its collection, to its score; "" where the models have one collection.
@@ -68,7 +70,7 @@ def mark_significance(
     entries: Entries,
     averages: Mapping[str, list[str]],
 ) -> None:
-    """Add p-values and marks to the entries of a table, as its comparison asks.
+    """Add p-values and marks to the entries of a table, as its tests ask.
 
     Args:
         shop: The finished steps.
@@ -76,9 +78,22 @@ def mark_significance(
         entries: Row to column to an entry, which gets ``p_values`` and ``marks``.
         averages: Rows of averages, each to the rows that have a figure.
     """
-    comparison = table.comparison
-    if comparison is None:
-        return
+    if table.comparison is not None:
+        _compare(shop, table, table.comparison, entries, averages)
+    if table.against_zero is not None:
+        _test_against_zero(shop, table, table.against_zero, entries)
+
+
+def _compare(
+    shop: Workshop,
+    table: Table,
+    comparison: Comparison,
+    entries: Entries,
+    averages: Mapping[str, list[str]],
+) -> None:
+    """Add p-values and marks of models that are compared with others."""
+    if comparison.in_rows:
+        averages = averaged_columns(table)
     for row, column in table.cells:
         model, place = (row, column) if comparison.in_rows else (column, row)
         entry = entries[row][column]
@@ -88,20 +103,67 @@ def mark_significance(
         for name in (model, *comparison.against[model]):
             position = (name, place) if comparison.in_rows else (place, name)
             if place in averages:
-                scores[name] = _row_scores(entries, averages[place], name)
+                scores[name] = _averaged_scores(comparison, entries, averages[place], name)
             elif position in table.cells:
                 scores[name] = query_scores(shop, table.cells[position])
         entry |= _tested(comparison, model, scores)
 
 
-def _row_scores(entries: Entries, rows: Sequence[str], column: str) -> Scores:
-    """Return the figures of a model in the rows of an average."""
+def averaged_columns(table: Table) -> dict[str, list[str]]:
+    """Return the columns of averages, each to the columns that it averages."""
+    columns: dict[str, list[str]] = {}
+    for (row, column), cell in table.cells.items():
+        if cell.combine != "mean":
+            continue
+        parts = {id(part) for part in cell.parts}
+        known = [name for name in table.columns if id(table.cells.get((row, name))) in parts]
+        if len(known) == len(parts):
+            columns[column] = known
+    return columns
+
+
+def _averaged_scores(
+    comparison: Comparison,
+    entries: Entries,
+    places: Sequence[str],
+    model: str,
+) -> Scores:
+    """Return the figures of a model in the rows or columns of an average."""
     scores: Scores = {}
-    for row in rows:
+    for place in places:
+        row, column = (model, place) if comparison.in_rows else (place, model)
         figure = entries[row].get(column, {}).get("ours")
         if isinstance(figure, (int, float)):
-            scores[row, ""] = figure
+            scores[place, ""] = figure
     return scores
+
+
+def _test_against_zero(
+    shop: Workshop,
+    table: Table,
+    tests: AgainstZero,
+    entries: Entries,
+) -> None:
+    """Add p-values and marks of gains and correlations."""
+    for (row, column), cell in table.cells.items():
+        entry = entries[row][column]
+        value = None if entry["ours"] is None else _p_value_of(shop, cell)
+        if value is not None:
+            is_marked = row in (tests.rows or table.rows) and value < tests.level
+            entry |= {"p_values": {"0": value}, "marks": tests.mark if is_marked else ""}
+
+
+def _p_value_of(shop: Workshop, cell: Cell) -> float | None:
+    """Return the p-value of a gain or correlation; None if there is none."""
+    if cell.combine == "mean" and len(cell.parts) == 1:
+        return _p_value_of(shop, cell.parts[0])
+    if cell.combine == "difference":
+        first, second = (query_scores(shop, part) for part in cell.parts)
+        return p_value(first, second)
+    if not cell.p_value:
+        return None
+    value = read(shop.folder(cell.step), resolve(cell.p_value, shop.scale, shop.folder))
+    return None if value is None else float(value)
 
 
 def _tested(comparison: Comparison, model: str, scores: Mapping[str, Scores]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 A cell reads what a step wrote. A command is a line of ``beir-cocodr`` without its name, or one of
 ``make`` (:mod:`reproduce.make`). It has placeholders that a scale fills: ``{out}`` is the step's
 own folder, ``{step:NAME}`` another step's, ``{data:NAME}`` a collection, ``{model:NAME}`` published
-weights, and ``{gpus}`` the number of GPUs.
+weights, ``{size:N}`` a size of ReSTrain's sets as their names have it, and ``{gpus}`` the number of
+GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from reproduce.lineage import Making
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 
-PLACEHOLDER = re.compile(r"\{(step|data|model):([^{}]+)\}")
+PLACEHOLDER = re.compile(r"\{(step|data|model|size):([^{}]+)\}")
 
 
 @cache
@@ -118,9 +119,11 @@ class Cell:
         why: Why no command makes the figure.
         model: The folder of the model that is judged, with placeholders; "" if none is trained.
         making: What its training.json must say that it was made of.
+        others: Further models that the step reads, folder to making, such as that of an analysis.
         expects: Further values that the step's files must have: FILE:PATH, and the value.
         queries: Reads query id to score from the step's folder, for tests of significance; None
             where the figure is no mean over queries, or the step judges by ``evaluate``.
+        p_value: FILE:PATH of the p-value of a correlation; "" for any other figure.
     """
 
     step: str = ""
@@ -132,8 +135,10 @@ class Cell:
     why: str = ""
     model: str = ""
     making: Making | None = None
+    others: tuple[tuple[str, Making], ...] = ()
     expects: tuple[tuple[str, str], ...] = ()
     queries: Callable[[Path], dict[str, float]] | None = None
+    p_value: str = ""
 
     def reasons(self) -> list[str]:
         """Return why the cell, or its parts, have no command."""
@@ -177,6 +182,26 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class AgainstZero:
+    """Tests of single figures against zero: gains over the same queries, and correlations.
+
+    A gain is the difference of two models' scores, of which a paired test is made. A correlation
+    has the p-value that its analysis recorded.
+
+    Attributes:
+        level: The two-tailed p-value must be below it.
+        mark: The mark of a significant figure, of either sign.
+        rows: The rows whose figures get marks; () for all. All figures get p-values.
+        of_paper: Whether the paper makes these tests; else they are made here alone.
+    """
+
+    level: float
+    mark: str = "†"
+    rows: tuple[str, ...] = ()
+    of_paper: bool = True
+
+
+@dataclass(frozen=True)
 class Table:
     """A table or figure of a paper.
 
@@ -188,6 +213,7 @@ class Table:
         of: Keys of that file whose every figure the table must have; () for a plot.
         digits: The digits after the point.
         comparison: The tests of significance; None if there are none.
+        against_zero: The tests of single figures; None if there are none.
         judged: Makes the cell of a further model in a row; None if the table takes none.
     """
 
@@ -198,6 +224,7 @@ class Table:
     of: tuple[str, ...] = ()
     digits: int = 3
     comparison: Comparison | None = None
+    against_zero: AgainstZero | None = None
     judged: Callable[[str, str], Cell] | None = field(
         default=None,
         compare=False,
@@ -283,8 +310,9 @@ _SELECTOR = re.compile(r"([^\[\]]+)\[([^\[\]]*)\](?:#(\d+))?")
 def read(folder: Path, address: str) -> Any:
     """Read what FILE:PATH names.
 
-    A path has keys, which ``|`` separates. ``*`` is the only key of a mapping. ``KEY[a=1,b=x]`` is
-    the record of a list that has these values, and ``#1`` behind it the second such record.
+    A path has keys, which ``|`` separates. ``*`` is the only key of a mapping, and ``?`` are its
+    keys, with commas between. ``KEY[a=1,b=x]`` is the record of a list that has these values, and
+    ``#1`` behind it the second such record.
 
     Raises:
         LookupError: There is no such value.
@@ -298,6 +326,8 @@ def read(folder: Path, address: str) -> Any:
             value = matching[int(selector[3] or 0)]
         elif part == "*":
             [value] = value.values()
+        elif part == "?":
+            value = ", ".join(value)
         else:
             value = value[part]
     return value

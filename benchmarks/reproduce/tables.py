@@ -15,7 +15,7 @@ from reproduce.costs import size
 from reproduce.plans import steps_of
 from reproduce.shared import TRAIN
 from reproduce.significance import mark_significance
-from reproduce.specification import Cell, Cells, Table, mean, names_in, task_of
+from reproduce.specification import AgainstZero, Cell, Cells, Table, mean, names_in, task_of
 from reproduce.workshop import Workshop
 
 NOT_COMPARABLE = (
@@ -108,8 +108,9 @@ def leave_out(shop: Workshop, table: Table) -> Table:
     if not shop.without:
         return table
     cells: Cells = {}
+    done: dict[int, Cell] = {}
     for position, cell in table.cells.items():
-        cells[position] = _left_out(shop, cell)
+        cells[position] = _left_out(shop, cell, done)
     return replace(table, cells=cells)
 
 
@@ -154,10 +155,30 @@ def _renamed(cell: Cell, names: Mapping[str, str]) -> Cell:
     return replace(cell, step=names.get(cell.step, cell.step), parts=parts)
 
 
-def _left_out(shop: Workshop, cell: Cell) -> Cell:
-    """Return a cell without the shop's tasks, or one that says that they are left out."""
+def _left_out(
+    shop: Workshop,
+    cell: Cell,
+    done: dict[int, Cell],
+) -> Cell:
+    """Return a cell without the shop's tasks, or one that says that they are left out.
+
+    Args:
+        shop: The shop.
+        cell: The cell.
+        done: The id of a cell to what became of it: an average has the cells of its rows as parts.
+    """
+    if id(cell) not in done:
+        done[id(cell)] = _less(shop, cell, done)
+    return done[id(cell)]
+
+
+def _less(
+    shop: Workshop,
+    cell: Cell,
+    done: dict[int, Cell],
+) -> Cell:
     if cell.combine:
-        parts = tuple(_left_out(shop, part) for part in cell.parts)
+        parts = tuple(_left_out(shop, part, done) for part in cell.parts)
         kept = tuple(part for part in parts if not part.why.startswith(LEFT_OUT))
         if len(kept) == len(parts):
             return replace(cell, parts=parts)
@@ -228,6 +249,8 @@ def read_results(shop: Workshop, table: Table) -> dict[str, Any]:
 def _describe_tests(table: Table) -> str:
     """Say what the marks of significance mean; "" if there are none."""
     comparison = table.comparison
+    if table.against_zero is not None:
+        return _describe_against_zero(table, table.against_zero)
     if comparison is None:
         return ""
     test = f"two-tailed paired t-test over queries, p < {comparison.level:g}"
@@ -245,6 +268,16 @@ def _describe_tests(table: Table) -> str:
         )
     listed = "; ".join(f"{mark} {' or '.join(_some_of(names))}" for mark, names in marks.items())
     return f"significantly better than {listed}: {test}"
+
+
+def _describe_against_zero(table: Table, tests: AgainstZero) -> str:
+    cells: list[Cell] = []
+    for cell in table.cells.values():
+        cells += single_cells(cell)
+    is_correlation = any(cell.p_value for cell in cells)
+    test = "test of the correlation" if is_correlation else "paired t-test over queries"
+    text = f"{tests.mark} significantly different from zero: two-tailed {test}, p < {tests.level:g}"
+    return text if tests.of_paper else f"{text}; the paper makes no test here"
 
 
 def _some_of(names: Sequence[str]) -> list[str]:

@@ -9,14 +9,15 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from beir_cocodr.io import write_text
 from reproduce.commands import command_line, run, unavailable
-from reproduce.lineage import mismatch
+from reproduce.lineage import Making, mismatch
 from reproduce.scales import Scale, resolve
-from reproduce.specification import COMBINATIONS, Cell, Paper, Step, read
+from reproduce.specification import COMBINATIONS, Cell, Paper, Step, names_in, read, task_of
 
 
 @functools.cache
@@ -129,7 +130,7 @@ class Workshop:
         """
         for needed in self.order(name):
             for words in self.words(needed):
-                reason = unavailable(words)
+                reason = unavailable(words, self.gpus)
                 if reason:
                     return f"cannot be run yet: {reason}"
             if needs_data and not self.is_done(needed):
@@ -224,13 +225,31 @@ class Workshop:
             return resolve(text, self.scale, self.folder)
 
         for address, expected in cell.expects:
-            value = str(read(self.folder(cell.step), resolved(address)))
+            try:
+                value = str(read(self.folder(cell.step), resolved(address)))
+            except (LookupError, OSError):
+                return f"wired wrongly: {cell.step} has no {address}, which is to be {expected}"
             if value != resolved(expected):
                 return f"wired wrongly: {address} of {cell.step} is {value}, not {expected}"
-        if cell.making is None:
-            return ""
-        difference = mismatch(Path(resolved(cell.model)), cell.making, resolved)
-        return f"wired wrongly: {difference}" if difference else ""
+        made = [(cell.model, cell.making)] if cell.making is not None else []
+        for folder, making in (*made, *cell.others):
+            difference = mismatch(
+                Path(resolved(folder)),
+                self._at_hand(making),
+                resolved,
+                self.scale.setting,
+            )
+            if difference:
+                return f"wired wrongly: {difference}"
+        return ""
+
+    def _at_hand(self, making: Making) -> Making:
+        """Return a making without the collections of the tasks that are left out."""
+        kept = []
+        for data in making.data:
+            if not {task_of(name) for name in names_in(data, "data")} & set(self.without):
+                kept.append(data)
+        return replace(making, data=tuple(kept))
 
     def _combine(self, cell: Cell) -> tuple[Any, str]:
         values = []
