@@ -162,10 +162,10 @@ def compare(
     With labels, "better" and "worse" need a two-tailed paired t-test with p < 0.05 after Holm's
     correction over all pairs. Without labels, the difference in nDCG@10 is estimated with a 90%
     interval, by a model that was fitted to labelled collections: from what usually wins, and from
-    how well each model finds documents by crops and titles of theirs. A language model that reads
-    what is found for real queries adds how probable it finds these. The interval widens with the
-    distance from the collections of the fit. The verdict is "no difference" where it lies within
-    0.01, and "cannot tell" where it does not decide.
+    how well each model finds documents by crops and titles that were taken from them. If a language
+    model reads what is found for real queries, it also counts how probable these queries are then.
+    The interval widens with the distance from the collections of the fit. The verdict is "no
+    difference" where it lies within 0.01, and "cannot tell" where it does not decide.
 
     Args:
         models: models as for :func:`~beir_cocodr.evaluation.evaluate.evaluate`; with judgements

@@ -161,8 +161,8 @@ class _Choice:
         """Yield sentences: what was seen, what may be chosen, and what is chosen."""
         yield (
             "The target has no labels, so these are estimates: from what usually wins on labelled "
-            "collections, and from how well each model finds documents by crops and titles of "
-            "theirs."
+            "collections, and from how well each model finds documents by crops and titles that "
+            "were taken from them."
         )
         if self.comparison.few_labels is not None:
             yield from self.comparison.few_labels.describe()
