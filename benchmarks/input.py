@@ -20,7 +20,8 @@ alone.
 Last, it samples rows whose keys it has to make, in processor milliseconds a row: an epoch of
 passages with generated queries, by keys that are kept of their texts and, as formerly, by reading
 the texts of each row; and some batches of pairs for fine-tuning with hard negatives.
-``--query-context`` measures this alone:
+``--query-context`` measures this alone. ``--triplets`` measures alone how many triplets of
+fine-tuning a core draws and tokenises, beside the triplets that a GPU takes by ``gpu.json``:
 
     OMP_NUM_THREADS=1 python benchmarks/input.py [--batches 20] [--workers 0 1 2] [--turns 3]
 """
@@ -47,6 +48,9 @@ from harness.script import option_parser, origin, read_json, write_results
 from harness.texts import CORPORA, write_corpus
 from reproduce.costs import throughputs
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
+from sentence_transformers.sentence_transformer.data_collator import (
+    SentenceTransformerDataCollator,
+)
 from torch.utils.data import DataLoader, RandomSampler
 
 from beir_cocodr.data.collection import Collection, load_collection
@@ -54,6 +58,7 @@ from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import MOST_CHARACTERS, TextFormat
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.training.batches import BatchKeys, WholeEpochs
 from beir_cocodr.training.finetuning.pairs import TrainingPairs
@@ -85,6 +90,12 @@ MASKED = 0.15
 #: Operations of each weight and token: forward for the cache, forward again, and backward. A
 #: product and an addition count as two.
 OPERATIONS = 2 + 2 + 4
+
+#: Tokens of a triplet's query, its relevant document and its hard negative.
+TRIPLET_TOKENS = (64, 128, 128)
+#: Weights of BERT-base's layers, and operations of each weight and token without a cache.
+ENCODER_WEIGHTS = 85e6
+PLAIN_OPERATIONS = 2 + 4
 
 
 class TokenisingViews(DocumentViews):
@@ -377,19 +388,67 @@ def measure_query_context(passages: int, turns: int) -> dict[str, Any]:
     }
 
 
-def draw_pairs(folder: Path, text_format: TextFormat) -> float:
-    """Return the processor milliseconds in which a pair with a hard negative is sampled.
-
-    Each text is read once in a training, and none was before.
-    """
+def pairs_with_negatives(folder: Path, text_format: TextFormat) -> TrainingPairs:
+    """Return pairs of generated queries and their passages, with hard negatives at random."""
     collection = load_collection(str(folder), "train")
     rng = np.random.default_rng(SEED)
     pool = {
         query: rng.integers(len(collection.documents), size=DEPTH) for query in collection.queries
     }
     options = FinetuneOptions(batch_size=BATCH, seed=SEED)
-    pairs = TrainingPairs(collection, text_format, options, pool)
+    return TrainingPairs(collection, text_format, options, pool)
+
+
+def draw_pairs(folder: Path, text_format: TextFormat) -> float:
+    """Return the processor milliseconds in which a pair with a hard negative is sampled.
+
+    Each text is read once in a training, and none was before.
+    """
+    pairs = pairs_with_negatives(folder, text_format)
     return draw_batches(pairs.batch_keys(), epoch=0, most=PAIRS // BATCH)[1]
+
+
+def read_triplets(pairs: TrainingPairs, model: COCODR, batches: int) -> float:
+    """Return the processor milliseconds in which a triplet is drawn and tokenised."""
+    rows = pairs.dataset()
+    collator = SentenceTransformerDataCollator(
+        preprocess_fn=model.preprocess,
+        router_mapping=dict(pairs.column_tasks),
+    )
+    sampler = RandomSampler(rows, replacement=True, num_samples=batches * BATCH)
+    loader = DataLoader(rows, BATCH, sampler=sampler, collate_fn=collator)
+    before = processor_seconds()
+    read = sum(len(batch["label"]) for batch in loader)
+    return 1000 * (processor_seconds() - before) / read
+
+
+def measure_triplets(batches: int, turns: int) -> dict[str, Any]:
+    """Measure the input of fine-tuning with a hard negative, of 64 query and 128 document tokens.
+
+    A GPU's appetite is that of BERT-base without a language-model head, in bfloat16.
+    """
+    lengths = EncoderOptions(
+        query_length=TRIPLET_TOKENS[0],
+        document_length=TRIPLET_TOKENS[1],
+        device="cpu",
+    )
+    model = load_encoder("minilm", lengths)
+    with tempfile.TemporaryDirectory() as folder:
+        queries = generate_context(Path(folder), passages=2_000)
+        pairs = pairs_with_negatives(queries, model.text_format)
+        milliseconds = [read_triplets(pairs, model, batches) for _ in range(turns)]
+    gpu = throughputs()["gpu"]
+    operations = sum(TRIPLET_TOKENS) * PLAIN_OPERATIONS * ENCODER_WEIGHTS
+    appetite = gpu["sustained_tflops"] * 1e12 / operations
+    taken = median(milliseconds)
+    return origin() | {
+        "settings": {"batch": BATCH, "batches": batches, "turns": turns, "seed": SEED},
+        "cpu_ms_per_triplet": round(taken, 3),
+        "triplets_per_second_and_core": round(1000 / taken),
+        "gpu": gpu["device"],
+        "triplets_per_second_and_gpu": round(appetite),
+        "cores_per_gpu": round(appetite * taken / 1000, 1),
+    }
 
 
 def parse_options() -> argparse.Namespace:
@@ -423,6 +482,11 @@ def parse_options() -> argparse.Namespace:
         help="Measure the sampler of query-as-context alone, and keep what the file has besides.",
     )
     parser.add_argument(
+        "--triplets",
+        action="store_true",
+        help="Measure the triplets of fine-tuning alone, and keep what the file has besides.",
+    )
+    parser.add_argument(
         "--passages",
         type=int,
         default=10_000,
@@ -438,6 +502,12 @@ def main() -> None:
         context = measure_query_context(options.passages, options.turns)
         print("query_context", json.dumps(context))
         results = read_json(options.results) | {"query_context": context}
+        write_results(options.results, results)
+        return
+    triplets = measure_triplets(options.batches, options.turns)
+    print("triplets", json.dumps(triplets))
+    if options.triplets:
+        results = read_json(options.results) | {"triplets": triplets}
         write_results(options.results, results)
         return
     sampler = measure_sampler(options.batches, options.turns)
@@ -470,6 +540,7 @@ def main() -> None:
         "texts": texts,
         "sampler": sampler,
         "query_context": context,
+        "triplets": triplets,
         "gpu": gpu,
         "pairs_per_second_and_core_needed": round(GPUS * gpu["pairs_per_second"] / CORES),
     }

@@ -590,6 +590,21 @@ def test_the_figures_of_the_sampler_of_query_as_context_are_in_a_results_file():
     assert 8 * results["gpu"]["pairs_per_second"] < context["rows_per_second"] / 5
 
 
+def test_the_figures_of_the_triplets_of_finetuning_are_in_a_results_file():
+    results = results_of("input")
+    text = section("input")
+    triplets = results["triplets"]
+    assert f"takes {triplets['cpu_ms_per_triplet']} processor milliseconds" in text
+    assert f"makes {triplets['triplets_per_second_and_core']:,} a second (measured on" in text
+    assert f"measured on {triplets['date'][:10]} on the same machine" in text
+    assert triplets["machine"] == results["query_context"]["machine"]
+    assert f"One {triplets['gpu'].split()[-1]} trains".lower() in text.lower()
+    assert f"on {triplets['triplets_per_second_and_gpu']:,} triplets a second" in text
+    assert f"which {triplets['cores_per_gpu']} cores feed" in text
+    # 64 cores feed eight GPUs with triplets, too.
+    assert 8 * triplets["cores_per_gpu"] < 64
+
+
 def test_the_figures_of_many_clients_are_in_a_results_file():
     results = results_of("page_load")
     text = section("page_load")

@@ -223,7 +223,7 @@ _SETTINGS = {
         "negatives=1",
         "kmeans_restarts=1",
     ),
-    "distill": ("warmup=0", "refresh_steps=2", "candidates=10"),
+    "distill": ("warmup=0", "refresh_steps=2", "candidates=10", "held_out=0"),
     "resample evaluate": ("warmup=0", "mlm_steps=2", "rerank=5", "list_size=4", "negatives=1"),
 }
 
