@@ -3,7 +3,9 @@
 Collections are those of ``--collections``, a folder of BEIR folders, and domains of apidocs. Each
 is cut to ``--documents``. Queries are its own, crops of its documents, crops as long as its
 queries, generated queries, and titles; systems are BM25, encoders, their fusions, and known
-defects. The script first prints what the searches cost. A killed run continues where it stopped;
+defects. A language model may write further queries (``--generator``), and read what systems rank
+first (``--reader``). The script first prints what the searches cost. A killed run continues where
+it stopped, and further encoders and sets of queries are added to what is there;
 ``collecting.searched.load_searched`` reads the results:
 
     python benchmarks/collect.py --collections DIR --work runs/collect --encoders minilm
@@ -22,8 +24,8 @@ from pathlib import Path
 from collecting.encoder_table import ENCODERS, load_encoder
 from collecting.encoders import DOCUMENT, Encoder, Transformer
 from collecting.parents import Limits, Parent, cut_parent, has_pools
-from collecting.query_sets import SETS, query_sets
-from collecting.searched import pools_file, results_file
+from collecting.query_sets import SETS, has_questions, let_write_questions, query_sets
+from collecting.searched import missing_sets, pools_file, results_file
 from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
 
@@ -48,6 +50,7 @@ class Task:
         encoders: The encoders.
         fitted: The encoders whose fitted hybrid encoders have not searched it yet.
         is_read: True if a language model has read what systems rank first, or is not asked to.
+        is_asked: True if a language model has written questions, or is not asked to.
         texts: The texts that each encodes, or that BM25 alone reads.
     """
 
@@ -55,6 +58,7 @@ class Task:
     encoders: list[Encoder]
     fitted: list[Transformer]
     is_read: bool
+    is_asked: bool
     texts: list[str]
 
     @property
@@ -130,25 +134,32 @@ def plan(
     if parent.facts.pooled and not has_pools(parent):
         report(f"{name}: left out, because its judgements hold no pools")
         return None
+    is_asked = not options.generator or has_questions(parent)
+    sets = query_sets(parent, limits_of(options))
+    names = [queries for queries in sets if queries in options.sets]
+
+    def lacks(encoder: str) -> bool:
+        return bool(missing_sets(results_file(options.work, name, encoder), names)) or not is_asked
+
     pending = []
     fitted = []
     for encoder in encoders:
-        if not results_file(options.work, name, encoder.name).is_file():
+        if lacks(encoder.name):
             pending.append(encoder)
         can_fit = options.fitted and isinstance(encoder, Transformer)
-        if can_fit and not results_file(options.work, name, f"{encoder.name}-fitted").is_file():
+        if can_fit and lacks(f"{encoder.name}-fitted"):
             fitted.append(encoder)
     is_read = not options.reader or pools_file(options.work, name).is_file()
-    has_bm25 = results_file(options.work, name, "bm25").is_file()
+    has_bm25 = not missing_sets(results_file(options.work, name, "bm25"), sets)
     if has_bm25 and is_read and not (pending or fitted):
         return None
     documents = parent.load().documents
     texts = list(map(TextFormat().document, documents.values()))
-    for queries in query_sets(parent, limits_of(options)).values():
+    for queries in sets.values():
         if queries.name in options.sets:
             texts += queries.texts
             texts += map(TextFormat().document, queries.changed)
-    return Task(parent, pending, fitted, is_read, texts)
+    return Task(parent, pending, fitted, is_read, is_asked, texts)
 
 
 def report_cost(tasks: Iterable[Task]) -> None:
@@ -180,6 +191,16 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
     """Search one collection by all encoders that have no results on it yet."""
     limits = limits_of(options)
     name = task.parent.name
+    if not task.is_asked:
+        start = time.perf_counter()
+        let_write_questions(
+            task.parent,
+            QuestionOptions(options.generator, options.questions),
+            limits,
+        )
+        report(
+            f"{name}, questions by {options.generator}: {time.perf_counter() - start:.0f} seconds"
+        )
     with tempfile.TemporaryDirectory() as folder:
         searches = CollectionSearch(
             task.parent,
@@ -271,6 +292,11 @@ def parse_options() -> argparse.Namespace:
         help="Also let this causal language model read what BM25 and the first encoder rank first.",
     )
     parser.add_argument(
+        "--generator",
+        metavar="hf:MODEL",
+        help="Also let this language model write questions about each collection.",
+    )
+    parser.add_argument(
         "--fitted",
         action="store_true",
         help="Also search by the hybrid encoder that fuse makes of each encoder.",
@@ -290,6 +316,7 @@ def parse_options() -> argparse.Namespace:
         "--characters": (1_200_000, "The most characters of more than 1,000 documents."),
         "--queries": (300, "The most queries of a collection."),
         "--samples": (150, "Queries of each kind that are made of documents."),
+        "--questions": (60, "The most questions that the language model writes about each."),
         "--seed": (42, "The seed of every choice."),
     }
     add_integers(parser, integers)

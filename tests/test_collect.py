@@ -27,12 +27,15 @@ from collecting.query_sets import (
 from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
 from collecting.systems import DERIVED, READ_USES, System, Vectors, quantize, unit
+from http_servers import serving
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.label_free.estimators import WRITTEN
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.pooled_relevance import read_pools
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.resources import Resources
@@ -64,6 +67,7 @@ def options(work: Path, **changes: object) -> argparse.Namespace:
     limits = {"documents": 48, "characters": 10**6, "queries": 10, "samples": 32, "seed": 42}
     return argparse.Namespace(
         **{"work": work, "fast": True, "sets": SETS, "fitted": False, "bf16": False, "reader": None}
+        | {"generator": None, "questions": 40}
         | limits
         | changes
     )
@@ -117,6 +121,54 @@ def test_a_language_model_reads_what_systems_rank_first(collection, tiny, tiny_g
     np.testing.assert_array_equal(pooled.rows, expected.rows)
     np.testing.assert_allclose(pooled.scores, expected.scores, rtol=1e-5)
     assert collect.plan("some", str(collection), [tiny], chosen) is None
+
+
+def test_questions_of_a_language_model_are_added_to_what_is_there(
+    collection, tiny, tiny_cosine, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+    work = tmp_path / "work"
+    before = options(work, fitted=True)
+    search("some", collection, [tiny], before)
+    files = sorted((work / "searched").rglob("*.npz"))
+    arrays = {file: dict(np.load(file)) for file in files}
+    assert collect.plan("some", str(collection), [tiny], before) is None
+    with serving(ask_about_the_first_words) as server:
+        asked = options(work, fitted=True, generator=f"{server.url}#m")
+        search("some", collection, [tiny], asked)
+        assert collect.plan("some", str(collection), [tiny], asked) is None
+        count = len(server.asked)
+        [searched] = load_searched(work)
+        cut = searched.parent.load()
+        models = [*(use + str(tiny_cosine) for use in USES), f"vector:{tiny_cosine}"]
+        with Resources.temporary(cut.documents, SearchOptions()) as resources:
+            gatherer = Gatherer(
+                resources,
+                models,
+                samples=LIMITS.samples,
+                questions=QuestionOptions(f"{server.url}#m", 40),
+            )
+            evidence = gatherer.gather({query: cut.queries[query] for query in cut.qrels})
+        assert len(server.asked) == count == 40
+    ours = searched.with_queries.further[WRITTEN]
+    theirs = evidence.further[WRITTEN]
+    assert ours.queries.texts == theirs.queries.texts
+    for use in (*USES, "vector:"):
+        np.testing.assert_allclose(
+            ours.scores[f"{use}tiny"], theirs.scores[use + str(tiny_cosine)], err_msg=use
+        )
+    for file, kept in arrays.items():
+        extended = np.load(file)
+        added = set(extended.files) - set(kept)
+        assert added
+        assert all(f"|{WRITTEN}|" in name for name in added)
+        for name, values in kept.items():
+            np.testing.assert_array_equal(extended[name], values, err_msg=name)
+
+
+def ask_about_the_first_words(asked):
+    words = asked.content["messages"][-1]["content"].removeprefix("Passage: ").split()
+    return {"choices": [{"message": {"content": "Question: " + " ".join(words[:6]) + "?"}}]}
 
 
 def test_a_reader_has_to_be_a_causal_language_model(tiny_t5, tmp_path):

@@ -20,12 +20,14 @@ import numpy.typing as npt
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.evaluation.label_free.estimators import WRITTEN
 from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
     lexical_queries,
     verbatim_share,
 )
+from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions, write_questions
 from beir_cocodr.io import write_text
 from collecting.parents import Limits, Parent
 
@@ -36,11 +38,13 @@ CROPS = "crops"
 MATCHED = "matched crops"
 GENERATED = "generated"
 TITLES = "titles"
-#: Sets of queries: the collection's own, and those that are made of documents.
-SETS = (QUERIES, CROPS, GENERATED, MATCHED, TITLES)
+#: Sets of queries: the collection's own, those that are made of documents, and the questions that a
+#: language model wrote, if one was asked.
+SETS = (QUERIES, CROPS, GENERATED, MATCHED, TITLES, WRITTEN)
 MADE = SETS[1:]
 
 _FILE = "query-sets.json"
+_WRITTEN_FILE = "written-questions.json"
 
 # A character of a script without spaces, or a run of others.
 _SCRIPTS = "\u3040-\u30ff\u3400-\u9fff"
@@ -128,15 +132,44 @@ def query_sets(parent: Parent, limits: Limits) -> dict[str, QuerySet]:
     """Return the sets of queries of a collection by name, from its file if it has one."""
     file = parent.folder / _FILE
     if not file.is_file():
-        plain = []
-        for queries in make_query_sets(parent.load(), limits):
-            plain.append(vars(queries) | {"rows": queries.rows.tolist()})
-        write_text(file, json.dumps(plain, ensure_ascii=False))
-    loaded = {}
+        _write_sets(file, make_query_sets(parent.load(), limits))
+    sets = _read_sets(file)
+    written = parent.folder / _WRITTEN_FILE
+    if written.is_file():
+        sets += _read_sets(written)
+    return {queries.name: queries for queries in sets}
+
+
+def let_write_questions(parent: Parent, options: QuestionOptions, limits: Limits) -> None:
+    """Let a language model write questions about a collection, unless it has.
+
+    They are no set of queries where fewer than 30 were written that can be used.
+    """
+    file = parent.folder / _WRITTEN_FILE
+    if file.is_file():
+        return
+    documents = parent.load().documents
+    questions = write_questions(documents, options, limits.seed, is_known=lambda _: False)
+    sets = [_of_package(WRITTEN, questions, [])]
+    _write_sets(file, [queries for queries in sets if len(queries.texts) >= _FEWEST])
+
+
+def has_questions(parent: Parent) -> bool:
+    """Return true if a language model has been asked for questions about a collection."""
+    return (parent.folder / _WRITTEN_FILE).is_file()
+
+
+def _write_sets(file: Path, sets: list[QuerySet]) -> None:
+    plain = [vars(queries) | {"rows": queries.rows.tolist()} for queries in sets]
+    write_text(file, json.dumps(plain, ensure_ascii=False))
+
+
+def _read_sets(file: Path) -> list[QuerySet]:
+    sets = []
     for content in json.loads(file.read_text()):
         rows = np.array(content["rows"], np.int64)
-        loaded[content["name"]] = QuerySet(**content | {"rows": rows})
-    return loaded
+        sets.append(QuerySet(**content | {"rows": rows}))
+    return sets
 
 
 def make_query_sets(collection: Collection, limits: Limits) -> list[QuerySet]:

@@ -11,7 +11,7 @@ model of verdicts can be fitted to all collections in seconds::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,13 @@ import numpy.typing as npt
 
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free import estimators
-from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD, WRITTEN
 from beir_cocodr.evaluation.label_free.evidence import (
     ASKED,
     LIST_DEPTH,
     Evidence,
     SearchedQueries,
+    consistent_questions,
 )
 from beir_cocodr.evaluation.label_free.margins import margins
 from beir_cocodr.evaluation.label_free.pooled_relevance import PooledScores
@@ -89,14 +90,25 @@ class Results:
         return values
 
 
+def missing_sets(file: Path, sets: Iterable[str]) -> list[str]:
+    """Return the sets of queries that a file of results lacks; all if there is no file."""
+    if not file.is_file():
+        return list(sets)
+    searched = set().union(*Results(file).systems.values())
+    return [name for name in sets if name not in searched]
+
+
 def results_file(work: Path, name: str, encoder: str) -> Path:
     """Return the file of an encoder's results on a collection."""
     return work / FOLDER / folder_name(name) / f"{folder_name(encoder)}.npz"
 
 
 def write_results(file: Path, results: dict[tuple[str, str], Ranked]) -> None:
-    """Write the results of (system, set of queries) in one step."""
+    """Write the results of (system, set of queries) in one step, beside those of other sets."""
     arrays: dict[str, npt.NDArray[np.generic]] = {}
+    if file.is_file():
+        with np.load(file) as content:
+            arrays |= dict(content)
     for (system, queries), ranked in results.items():
         label = f"{system}|{queries}"
         arrays[f"{label}|rows"] = _padded(ranked.rows, -1).astype(np.int32)
@@ -156,7 +168,8 @@ class Searched:
         parent: The cut collection, whose ``load`` gives documents, queries and judgements.
         total: The number of documents before the cut.
         query_sets: Name to queries: "queries" are the collection's own; "crops", "matched crops",
-            "generated" and "titles" are made of its documents, and absent where there were too few.
+            "generated", "titles" and "written questions" are made of its documents, and absent
+            where there were too few.
         systems: Name to system; each says its encoder, use, weight and defect.
     """
 
@@ -314,11 +327,19 @@ class Searched:
             with_lengths: Take crops of the lengths of real queries, which a corpus alone has not.
         """
         kinds = (MATCHED, TITLES) if with_lengths else (TITLES,)
-        return {
+        further = {
             kind: SearchedQueries(self._pseudo(kind), self.ndcg(kind))
             for kind in kinds
             if kind in self.query_sets
         }
+        if WRITTEN in self.query_sets:
+            written = SearchedQueries(self._pseudo(WRITTEN), self.ndcg(WRITTEN))
+            rankings = {}
+            for name, system in self.systems.items():
+                if name in written.scores and not system.is_defect:
+                    rankings[name] = self.ranked(name, WRITTEN).rows
+            further[WRITTEN] = consistent_questions(written, rankings)
+        return further
 
     def _pseudo(self, queries: str) -> PseudoQueries:
         return self.query_sets[queries].pseudo()

@@ -27,6 +27,7 @@ from collecting.query_sets import QUERIES, SETS, query_sets
 from collecting.searched import (
     Ranked,
     Results,
+    missing_sets,
     pools_file,
     results_file,
     write_pooled,
@@ -103,25 +104,26 @@ class CollectionSearch:
         return list(map(TextFormat().document, self.collection.documents.values()))
 
     def search_bm25(self) -> None:
-        """Search by BM25, unless there are results."""
+        """Search by BM25 for the sets that have no results."""
         file = results_file(self.work, self.parent.name, "bm25")
-        if not file.is_file():
-            system = System.parse("bm25")
-            results = {}
-            for name in self.sets:
-                results[system.name, name] = self._ranked(name, self.corpora[name].bm25)
+        system = System.parse("bm25")
+        results = {}
+        for name in missing_sets(file, self.sets):
+            results[system.name, name] = self._ranked(name, self.corpora[name].bm25)
+        if results:
             write_results(file, results)
 
     def search(self, encoder: Encoder) -> None:
-        """Search by the systems of an encoder, unless there are results."""
+        """Search by the systems of an encoder for the sets that have no results."""
         row = ENCODERS[encoder.name]
         file = results_file(self.work, self.parent.name, encoder.name)
-        if file.is_file():
+        missing = missing_sets(file, self.names)
+        if not missing:
             return
         vectors = self._vector_folder(encoder)
         documents = vectors.vectors("documents", self.texts, DOCUMENT)
         results: dict[tuple[str, str], Ranked] = {}
-        for name in self.names:
+        for name in missing:
             for variant, stored in self._stored(name, vectors, documents).items():
                 if variant:
                     label = f"{row.base or encoder.name}/{variant}"
@@ -131,20 +133,21 @@ class CollectionSearch:
         write_results(file, results)
 
     def search_fitted(self, encoder: Transformer) -> None:
-        """Search by the hybrid encoder that is fitted to each corpus, unless there are results.
+        """Search by the hybrid encoder that is fitted to each corpus, where there are no results.
 
         The encoder's vectors are those of :meth:`search`. Where queries are cut out of documents,
         the fit sees the corpus without them.
         """
         file = results_file(self.work, self.parent.name, f"{encoder.name}-fitted")
-        if file.is_file():
+        missing = missing_sets(file, self.names)
+        if not missing:
             return
         vectors = self._vector_folder(encoder)
         documents = vectors.vectors("documents", self.texts, DOCUMENT)
         system = System.parse(f"vector:{encoder.name}")
         rankers: dict[str, Ranker] = {}
         results: dict[tuple[str, str], Ranked] = {}
-        for name in self.names:
+        for name in missing:
             corpus = self.corpora[name]
             if corpus.label not in rankers:
                 held_out = self._held_out(name, vectors, documents)[""]

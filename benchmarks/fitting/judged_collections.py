@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.label_free.estimators import (
     MADE,
     MATCHED,
     TITLES,
+    WRITTEN,
 )
 from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.likeness import figures_of
@@ -43,10 +44,13 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "crops as long as real queries": (MATCHED,),
     "titles": (TITLES,),
     "generated queries": (GENERATED,),
+    "written questions": (WRITTEN,),
     "agreement with BM25": (LEXICAL, MIDDLE),
     "query likelihood": (LIKELIHOOD,),
     "crops and titles at the margins of real queries": (MADE,),
+    "these and written questions": (MADE, WRITTEN),
     "these and query likelihood": (MADE, LIKELIHOOD),
+    "these, query likelihood and written questions": (MADE, LIKELIHOOD, WRITTEN),
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.

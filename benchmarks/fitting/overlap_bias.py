@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED, MADE, MATCHED, TITLES
+from beir_cocodr.evaluation.label_free.estimators import (
+    CROPS,
+    GENERATED,
+    MADE,
+    MATCHED,
+    TITLES,
+    WRITTEN,
+)
 from fitting.labelled_pairs import Floats, LabelledPairs
 
 #: The evidence whose leads are differences in nDCG@10, as those of labels are.
-LEADS = (CROPS, MATCHED, TITLES, GENERATED, MADE)
+LEADS = (CROPS, MATCHED, TITLES, GENERATED, WRITTEN, MADE)
 
 #: Uses of an encoder that are compared: a and b, whose lead over a may be too large.
 COMPARED = (("bm25", "dense"), ("dense", "hybrid@0.5"))

@@ -5,7 +5,7 @@ agree, and what they were trained on of the corpus.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -235,13 +235,11 @@ class _PseudoSearch:
             none for a run.
         scores: Kind of pseudo-queries to its (S,) nDCG@10; those that are cut out of documents are
             missing if it cannot search a changed corpus.
-        consistent: (S,) true for written questions whose document is among its best.
         cut: Kind of queries that were cut out of documents to its ranking.
     """
 
     over_corpus: dict[str, Ranking] = field(default_factory=dict)
     scores: dict[str, Doubles] = field(default_factory=dict)
-    consistent: Bools = field(default_factory=lambda: np.zeros(0, bool))
     cut: dict[str, Ranking] = field(default_factory=dict)
 
 
@@ -468,12 +466,12 @@ class Gatherer:
             for name in self._rankers:
                 if kind in self._pseudo[name].scores:
                     scores[name] = self._pseudo[name].scores[kind]
+            found = SearchedQueries(queries, scores)
             if kind == WRITTEN:
-                consistent = self._consistent(scores)
-                queries = _consistent_ones(queries, consistent)
-                scores = {name: values[consistent] for name, values in scores.items()}
-            if queries.texts or kind in (CROPS, GENERATED):
-                searched[kind] = SearchedQueries(queries, scores)
+                rankings = {name: self._pseudo[name].over_corpus[kind].rows for name in scores}
+                found = consistent_questions(found, rankings)
+            if found.queries.texts or kind in (CROPS, GENERATED):
+                searched[kind] = found
         return searched
 
     def _margins(self, asked: Mapping[str, Ranking]) -> dict[str, dict[str, Doubles]]:
@@ -505,14 +503,6 @@ class Gatherer:
             if kind in (MATCHED, CROPS) and kind in cut and queries.texts:
                 return held_words(queries.texts, cut[kind].rows, self.documents)
         return None
-
-    def _consistent(self, models: Iterable[str]) -> Bools:
-        """Return (S,) true for the written questions whose document some model has among its best.
-
-        All models have a say, so that the filter favours none.
-        """
-        is_among_best: Bools = np.any([self._pseudo[name].consistent for name in models], axis=0)
-        return is_among_best
 
     def _search(
         self,
@@ -575,12 +565,7 @@ class Gatherer:
             for kind, part in parts_of(over_rest, corpus.queries, 0).items():
                 scores[kind] = corpus.queries[kind].score(part.rows)
                 cut[kind] = part
-        consistent = np.zeros(0, bool)
-        if WRITTEN in self._whole:
-            best = over_corpus[WRITTEN].rows[:, :_CONSISTENT]
-            sources = self._whole[WRITTEN].rows[:, None]
-            consistent = (best == sources).any(axis=1)
-        return _PseudoSearch(over_corpus, scores, consistent, cut)
+        return _PseudoSearch(over_corpus, scores, cut)
 
     def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
         """Return the cut copies of the corpus that a model searches.
@@ -646,13 +631,29 @@ def _origin(spec: ModelSpec) -> str:
     return str(getattr(transformer, "name_or_path", "") or spec.encoder)
 
 
-def _consistent_ones(questions: PseudoQueries, consistent: Bools) -> PseudoQueries:
-    """Return the questions whose document some model has among its best, and count the others."""
+def consistent_questions(
+    searched: SearchedQueries,
+    rankings: Mapping[str, Ints],
+) -> SearchedQueries:
+    """Return the questions whose document some model has among its best, and count the others.
+
+    All models have a say, so that the filter favours none.
+
+    Args:
+        searched: Questions that a language model wrote, and their scores.
+        rankings: Model to its (S, k) rows of documents, best first.
+    """
+    questions = searched.queries
+    consistent: Bools = np.zeros(len(questions.rows), bool)
+    for rows in rankings.values():
+        consistent |= (rows[:, :_CONSISTENT] == questions.rows[:, None]).any(axis=1)
     texts = [text for text, kept in zip(questions.texts, consistent, strict=True) if kept]
     inconsistent = len(consistent) - len(texts)
-    return replace(
+    kept_questions = replace(
         questions,
         texts=texts,
         rows=questions.rows[consistent],
         counts=questions.counts | {"inconsistent": inconsistent},
     )
+    scores = {name: values[consistent] for name, values in searched.scores.items()}
+    return SearchedQueries(kept_questions, scores)
