@@ -197,6 +197,7 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
             task.parent,
             QuestionOptions(options.generator, options.questions),
             limits,
+            bf16=options.bf16,
         )
         report(
             f"{name}, questions by {options.generator}: {time.perf_counter() - start:.0f} seconds"
@@ -304,7 +305,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--bf16",
         action="store_true",
-        help="Run transformers in bfloat16, which is faster on a processor with units for it.",
+        help="Run transformers and language models in bfloat16, which is faster on a processor "
+        "with units for it.",
     )
     parser.add_argument(
         "--fast",

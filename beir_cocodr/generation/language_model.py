@@ -365,7 +365,7 @@ def load_generator(
     options: GenerationOptions,
     device: str | None = None,
 ) -> ModelGenerator:
-    """Load a language model as a generator, in bfloat16 on a GPU and in float32 elsewhere.
+    """Load a language model as a generator, in bfloat16 on a GPU or if the options say so.
 
     Args:
         name: Hub name or folder of any encoder-decoder or causal model, or the path of a GGUF file,
@@ -379,7 +379,7 @@ def load_generator(
     """
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.float32
-    if target.type == "cuda":
+    if target.type == "cuda" or options.bf16:
         dtype = torch.bfloat16
     source, settings = _source(name)
     with loading(source, GENERATOR, "generator", trusted=bool(settings)):

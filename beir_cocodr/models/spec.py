@@ -592,8 +592,8 @@ class SearchOptions(Options):
     )
     bf16: bool = option(
         False,
-        f"Encode documents, and run the models {', '.join(HOSTED)}, in bfloat16 (autocast), which "
-        "is faster on devices that have it, and less exact.",
+        f"Encode documents, and run the models {', '.join(HOSTED)} and language models, in "
+        "bfloat16 (autocast), which is faster on devices that have it, and less exact.",
     )
 
     @property

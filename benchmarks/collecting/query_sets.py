@@ -25,6 +25,7 @@ from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
     lexical_queries,
+    nothing_is_known,
     verbatim_share,
 )
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions, write_questions
@@ -140,7 +141,13 @@ def query_sets(parent: Parent, limits: Limits) -> dict[str, QuerySet]:
     return {queries.name: queries for queries in sets}
 
 
-def let_write_questions(parent: Parent, options: QuestionOptions, limits: Limits) -> None:
+def let_write_questions(
+    parent: Parent,
+    options: QuestionOptions,
+    limits: Limits,
+    *,
+    bf16: bool,
+) -> None:
     """Let a language model write questions about a collection, unless it has.
 
     They are no set of queries where fewer than 30 were written that can be used.
@@ -149,7 +156,7 @@ def let_write_questions(parent: Parent, options: QuestionOptions, limits: Limits
     if file.is_file():
         return
     documents = parent.load().documents
-    questions = write_questions(documents, options, limits.seed, is_known=lambda _: False)
+    questions = write_questions(documents, options, limits.seed, nothing_is_known, bf16=bf16)
     sets = [_of_package(WRITTEN, questions, [])]
     _write_sets(file, [queries for queries in sets if len(queries.texts) >= _FEWEST])
 

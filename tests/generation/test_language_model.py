@@ -275,6 +275,20 @@ def test_the_description_tells_models_apart(tiny_t5, tiny_gpt2, tmp_path):
     assert first["sampling"]["top_k"] == 25
 
 
+def test_bfloat16_on_a_cpu_only_if_it_is_asked_for(tiny_gpt2):
+    exact, rounded = (
+        load_generator(str(tiny_gpt2), GenerationOptions(max_length=10, bf16=bf16), "cpu")
+        for bf16 in (False, True)
+    )
+    assert (exact.model.dtype, rounded.model.dtype) == (torch.float32, torch.bfloat16)
+    assert exact.describe() != rounded.describe()
+    assert "bf16" not in exact.options.generation()
+    assert rounded.options.generation()["bf16"] is True
+    first = rounded.generate(PASSAGES, 0)
+    assert first == rounded.generate(PASSAGES, 0)
+    assert np.shape(first.queries)[:2] == (5, 5)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_bfloat16_on_a_gpu(tiny_t5):

@@ -379,6 +379,7 @@ class Gatherer:
                 questions,
                 self.seed,
                 self.contamination.has,
+                bf16=self.resources.options.bf16,
             )
         return queries
 

@@ -59,6 +59,8 @@ def write_questions(
     options: QuestionOptions,
     seed: int,
     is_known: IsKnown,
+    *,
+    bf16: bool = False,
 ) -> PseudoQueries:
     """Let a language model write a question about each of some random documents.
 
@@ -70,6 +72,7 @@ def write_questions(
         options: The model, and how many questions.
         seed: Seed of the drawing and of the model.
         is_known: Returns true for a question that a model was trained on.
+        bf16: Run a local model in bfloat16 on a CPU, too.
 
     Returns:
         The questions. Those that are empty, repeated, or speak of "the passage" are left out and
@@ -87,6 +90,7 @@ def write_questions(
         passage_tokens=_PASSAGE_WORDS,
         few_shot=True,
         max_length=_MOST_TOKENS,
+        bf16=bf16,
         seed=seed,
     )
     generator = build_generator(options.generator, documents, generation, options.device)
