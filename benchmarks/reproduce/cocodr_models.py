@@ -143,7 +143,9 @@ QUOTED = {
     "modir": OTHERS,
 }
 
-per_task: dict[str, Step] = {}
+per_task: dict[str, Step] = {
+    "distilbert-as-bert": Step(("make bert-from-distilbert {out} --base {model:distilbert}",)),
+}
 
 
 #: Kinds of models that are adapted to one collection, to their starts.
@@ -158,6 +160,13 @@ _QUERY_TRAINED = ("genq", "qgen")
 
 #: Objectives of pre-training on one target.
 TARGET_OBJECTIVES = ("simcse", "ict", "mlm", "tsdae", "condenser-2021", "condenser-ours")
+
+#: Objectives to their starts, where that is not DistilBERT. For TSDAE it is DistilBERT saved as a
+#: BERT, because transformers loads no decoder from it otherwise.
+_TARGET_STARTS = {
+    "condenser-ours": "{model:condenser-base}",
+    "tsdae": "{step:distilbert-as-bert}",
+}
 
 
 def adapt_to(kind: str, data: str) -> str:
@@ -193,7 +202,7 @@ def pretrain_on_target(objective: str, data: str) -> str:
     """
     name = f"target/{objective}/{data}"
     task = task_of(data)
-    start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
+    start = _TARGET_STARTS.get(objective, "{model:distilbert}")
     kind = "condenser" if objective.startswith("condenser") else objective
     pretraining = f"pretrain --objective {kind} {corpora('--dataset', [task])} --model {start}"
     pretraining += " --output {out}/pretrained --max-steps 100000 --batch-size 64"
@@ -263,7 +272,7 @@ def judged(
 
 def made_on_target(objective: str, task: str) -> Making:
     """Return what a model that is pre-trained on one target must be made of."""
-    start = "{model:condenser-base}" if objective == "condenser-ours" else "{model:distilbert}"
+    start = _TARGET_STARTS.get(objective, "{model:distilbert}")
     kind = "condenser" if objective.startswith("condenser") else objective
     return Making(start, (kind, "dot+margin_mse"), (*corpora_of([task_of(task)]), MARCO))
 

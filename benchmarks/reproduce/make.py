@@ -5,6 +5,10 @@ vocabulary of their own show that a table's path runs:
 
     python benchmarks/reproduce/make.py random-bert FOLDER
 
+COCO-DR's tables have TSDAE on DistilBERT, which has no decoder under its own name:
+
+    python benchmarks/reproduce/make.py bert-from-distilbert FOLDER --base distilbert-base-uncased
+
 Table 3 of the MRL paper compares what indexes take of a disk. The vectors of all tokens and their
 index are written, measured in ``storage.json``, and can then be deleted:
 
@@ -18,12 +22,16 @@ import json
 import math
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-KINDS = ("random-bert", "tiny", "tiny-cross", "token-storage")
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+KINDS = ("random-bert", "tiny", "tiny-cross", "bert-from-distilbert", "token-storage")
 #: The file in which token-storage writes what it measured.
 STORAGE_FILE = "storage.json"
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -48,7 +56,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--base",
         default="bert-base-uncased",
-        help="Take shape and tokenizer of random-bert from this model.",
+        help="Take shape and tokenizer of random-bert, or all of bert-from-distilbert, from this "
+        "model. Default: bert-base-uncased.",
     )
     parser.add_argument("--model", help="Measure the vectors of this ColBERT (token-storage).")
     parser.add_argument("--dataset", help="Measure them over this corpus (token-storage).")
@@ -57,6 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
         token_storage(options.output, options.model, options.dataset)
     elif options.kind == "random-bert":
         random_bert(options.output, options.base, options.seed)
+    elif options.kind == "bert-from-distilbert":
+        from reproduce.distilbert import bert_from_distilbert
+
+        bert_from_distilbert(options.output, options.base)
     else:
         is_cross = options.kind == "tiny-cross"
         tiny(
@@ -226,6 +239,20 @@ def _weigh_words(bert: Any, no_words: int) -> None:
         for linear in (attention.value, layer.attention.output.dense):
             linear.weight.data *= _RANDOM
             linear.weight.data += torch.eye(len(linear.weight))
+
+
+def tiny_distilbert(
+    output: Path,
+    texts: Iterable[str],
+    seed: int,
+) -> None:
+    """Save the encoder of :func:`tiny` as a DistilBERT."""
+    from reproduce.distilbert import distilbert_from_bert
+
+    bert = output.with_name(output.name + ".bert")
+    tiny(bert, texts, seed)
+    distilbert_from_bert(output, str(bert))
+    shutil.rmtree(bert)
 
 
 def tiny_colbert(
