@@ -32,7 +32,7 @@ _FEWEST_WORDS = 12
 
 # Tokens of a question, and questions that are written before they are kept.
 _MOST_TOKENS = 40
-_BATCH = 8
+_BATCH = 16
 
 # Tokens of a word, and of the prompt without its passage, for a statement of costs.
 _TOKENS_A_WORD = 1.4
