@@ -195,7 +195,7 @@ _FEW_STEPS = {
 _OPTIONS = {
     "pretrain": _FEW_STEPS,
     "finetune": _FEW_STEPS,
-    "distill": _FEW_STEPS | {"--learning-rate": "5e-3"},
+    "distill": _FEW_STEPS | {"--learning-rate": "1e-3"},
     "resample evaluate": {
         "--max-steps": "3",
         "--batch-size": "8",
