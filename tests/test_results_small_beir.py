@@ -129,6 +129,9 @@ def test_the_figures_of_small_beir_are_what_the_benchmark_wrote():
                 assert test["t_p_holm"] > 0.05
     check_nfcorpus(results["tasks"]["nfcorpus"], prose)
     check_scifact_mrl(scifact, prose)
+    figures = [f"{scores['query-as-context, ERM']:.3f}" for scores in (alone, fused)]
+    figures += [f"{scores['ERM']:.3f}" for scores in (alone, fused)]
+    assert "nothing: {} alone and {} fused, against {} and {}.".format(*figures) in prose
     cells = results["cells"]["scifact"]
     trained = [cell for cell in cells if cell["seed"] is not None and cell["device"] != "cpu"]
     seconds = sorted(cell["train_seconds"] for cell in trained if "COCO" not in cell["row"])
