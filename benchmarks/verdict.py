@@ -368,7 +368,7 @@ def detail_tables(results: Mapping[str, Any]) -> str:
     """Return further tables of docs/results.md: by evidence, its bias, and known defects."""
     of_regime = results[GIVEN_QUERIES]
     read = results[READ_QUERIES]["by evidence"]
-    likelihood = {name: read[name] for name in EVIDENCE if "likelihood" in name}
+    likelihood = {name: part for name, part in read.items() if "likelihood" in name}
     alone = {f"{name}, corpus alone": part for name, part in _parts_of_corpus_alone(results)}
     evidence = of_regime["by evidence"] | likelihood | alone
     return "\n\n".join(
