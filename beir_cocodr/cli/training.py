@@ -375,6 +375,7 @@ def adapt(
     *(
         "top_k",
         "batch_size",
+        "bf16",
         "max_passages",
         "shard_documents",
         "dedupe",
