@@ -190,8 +190,8 @@ _FEW_STEPS = {
     "--learning-rate": "2e-2",
 }
 
-#: Options of commands, with their values here. Distillation at the rate of the others leaves models
-#: that give all documents of a query nearly the same score.
+#: Options of commands, with their values here. At the rate of the others, distilled models find
+#: hardly any relevant document.
 _OPTIONS = {
     "pretrain": _FEW_STEPS,
     "finetune": _FEW_STEPS,

@@ -467,12 +467,12 @@ class Gatherer:
             for name in self._rankers:
                 if kind in self._pseudo[name].scores:
                     scores[name] = self._pseudo[name].scores[kind]
-            found = SearchedQueries(queries, scores)
+            of_kind = SearchedQueries(queries, scores)
             if kind == WRITTEN:
                 rankings = {name: self._pseudo[name].over_corpus[kind].rows for name in scores}
-                found = consistent_questions(found, rankings)
-            if found.queries.texts or kind in (CROPS, GENERATED):
-                searched[kind] = found
+                of_kind = consistent_questions(of_kind, rankings)
+            if of_kind.queries.texts or kind in (CROPS, GENERATED):
+                searched[kind] = of_kind
         return searched
 
     def _margins(self, asked: Mapping[str, Ranking]) -> dict[str, dict[str, Doubles]]:
