@@ -134,7 +134,7 @@ def generate_queries(
         tokenizer_sha256=counter.sha256,
         selection=options.selection(),
     )
-    record = _lock_generation(output, plan)
+    record = on_main(lambda: _lock_generation(output, plan))
     if record is not None:
         return record
     shards = QueryShards(output, len(documents), options.shard_documents)
@@ -272,20 +272,20 @@ def _lock_generation(output: Path, plan: GenerationPlan) -> GenerationRecord | N
         The record of the output if it is finished.
     """
     output_folder(output, utf8=True)
-    if _is_finished(output):
-        record = read_generation(output)
-        _check_same_generation(output, record, plan, with_selection=True)
-        with locked(output):  # a run may have been killed while it finished
-            _tidy(output)
-        return record
-    plan_file = output / SHARDS / _PLAN_FILE
-    if not plan_file.is_file():
-        _check_unused(output)
+    # Everything is looked at under the lock: whoever is faster may write the plan, and even finish,
+    # between two looks.
     with locked(output):
+        if _is_finished(output):
+            record = read_generation(output)
+            _check_same_generation(output, record, plan, with_selection=True)
+            _tidy(output)  # a run may have been killed while it finished
+            return record
+        plan_file = output / SHARDS / _PLAN_FILE
         if plan_file.is_file():
             before = GenerationPlan.read(plan_file)
             _check_same_generation(output, before, plan, with_selection=False)
         else:
+            _check_unused(output)
             plan.write(plan_file)
     return None
 

@@ -341,6 +341,29 @@ def test_processes_at_the_same_time(whole, beir_folder, tmp_path):
     }
 
 
+def test_one_that_begins_while_another_looks_at_the_output(
+    whole, beir_folder, tmp_path, monkeypatch
+):
+    """A start that was refused would leave the other processes of torchrun waiting for ever."""
+    output = tmp_path / "o"
+    look = query_generation._check_unused
+    with ThreadPoolExecutor(1) as pool:
+        others = []
+
+        def begin_meanwhile(folder):
+            if not others:
+                others.append(
+                    pool.submit(generate_queries, beir_folder, "lexical", output, SMALL, (2, 2))
+                )
+                wait(others, timeout=3)
+            look(folder)
+
+        monkeypatch.setattr(query_generation, "_check_unused", begin_meanwhile)
+        generate_queries(beir_folder, "lexical", output, SMALL, (1, 2))
+        others[0].result()
+    assert content(output) == content(whole[0])
+
+
 def test_the_processes_of_torchrun_share_the_shards(beir_folder, tiny_t5, tmp_path):
     """The filter is of BM25, whose index all processes of a run would build together."""
     data = ["--dataset", str(beir_folder), "--generator", str(tiny_t5)]
