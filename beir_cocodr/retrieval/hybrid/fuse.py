@@ -160,9 +160,8 @@ def fuse_over(
     """Do the work of :func:`fuse`, with embeddings that exist already."""
     join_processes(encoder.device)
     began = time.perf_counter()
-    before = read_record(output) if resume else None
-    if before is None:
-        check_output_free(output)
+    # The first process looks for all: when a slower one looked, it might have written already.
+    before = on_main(lambda: _finished_record(output, resume))
     collection = load_collection(dataset, labels="none")
     analyzer = corpus_analyzer(options.analyzer, collection.documents.facts.language)
     options = replace(options, analyzer=analyzer)
@@ -208,6 +207,14 @@ def fuse_over(
         return record
 
     return on_main(fit_and_save)
+
+
+def _finished_record(output: Path, resume: bool) -> TrainingRecord | None:
+    """Return the record of a finished output that is resumed, or check that the output is free."""
+    record = read_record(output) if resume else None
+    if record is None:
+        check_output_free(output)
+    return record
 
 
 def _name_of(model: EncoderLike, dense: COCODR) -> str:
