@@ -41,6 +41,23 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
         for parts in by_pair.values():  # "no slope is"
             assert abs(parts["slope"]["value"]) < 2 * parts["slope"]["error"]
     assert [round(made_up[part]["value"] * 4) for part in ("usual", "few")] == [-1, -1]
+    by_evidence = results["given queries"]["by evidence"]
+    alone, added, kept = (
+        by_evidence[name]
+        for name in (
+            "written questions",
+            "these and written questions",
+            "crops and titles at the margins of real queries",
+        )
+    )
+    counts = alone["counts"]
+    words = f"decide {counts['very_large_decided']} of the {counts['very_large']} pairs beyond 0.05"
+    assert words in text
+    assert f"from {kept['width']:.3f} to {added['width']:.3f} and decide" in text
+    fewer, more = (one["counts"]["very_large_decided"] for one in (added, kept))
+    assert f"decide {fewer} instead of {more} of these pairs" in text
+    for parts in biases["written questions"].values():  # "lean neither way"
+        assert all(abs(part["value"]) < 2 * part["error"] for part in parts.values())
     finance = results["given queries"]["by kind of collection"]["finance"]["counts"]
     words = f"nothing is decided there, and {finance['covered']} of {finance['pairs']} intervals"
     assert words in text
