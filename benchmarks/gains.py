@@ -77,7 +77,10 @@ from beir_cocodr.retrieval.store.shard import bytes_per_vector
 Floats = npt.NDArray[np.float32]
 
 TOP_K = 100
-ENCODERS = ("minilm", "glove")
+#: Encoders whose searches give an estimate without labels, and one with vectors of some
+#: collections alone.
+ESTIMATED = ("minilm", "glove")
+ENCODERS = (*ESTIMATED, "mpnet")
 #: Queries whose search is timed.
 TIMED_QUERIES = 32
 
@@ -250,16 +253,16 @@ def estimated_gains(work: Path, cells: Path) -> dict[str, dict[str, float]]:
     """
     path = cells / "estimates.json"
     if not path.is_file():
-        searched = load_searched(work, (*ENCODERS, "bm25"))
+        searched = load_searched(work, (*ESTIMATED, "bm25"))
         judged = [JudgedCollection.of(one) for one in searched]
         pairs = [one.fitted(GIVEN_QUERIES) for one in judged]
         predictions = leave_families_out(pairs, caution=CAUTION[GIVEN_QUERIES])
-        estimates: dict[str, dict[str, float]] = {encoder: {} for encoder in ENCODERS}
+        estimates: dict[str, dict[str, float]] = {encoder: {} for encoder in ESTIMATED}
         for one, predicted in zip(judged, predictions, strict=True):
             for models, difference in zip(
                 predicted.pairs.models, predicted.differences, strict=True
             ):
-                for encoder in ENCODERS:
+                for encoder in ESTIMATED:
                     if models == (encoder, f"hybrid@0.5:{encoder}"):
                         estimates[encoder][one.name] = round(float(difference.mean), 4)
         write_text(path, json.dumps(estimates))

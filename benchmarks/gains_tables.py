@@ -100,7 +100,7 @@ _ALPHA = 0.05
 
 MARKS = {
     name: Marks(f"<!-- {name} -->", f"<!-- end of {name} -->")
-    for name in ("beir", "gains", "aims", "gains with glove", "collections")
+    for name in ("beir", "gains", "aims", "gains with glove", "collections", "gains with mpnet")
 }
 
 Cells = Mapping[str, Mapping[str, Any]]
@@ -120,11 +120,12 @@ def summarize(
     for encoder, of_encoder in cells.items():
         scores = {}
         for name, cell in of_encoder.items():
-            scores[name] = _with_estimate(cell["per_query"], estimates[encoder].get(name, 0.0))
+            estimate = estimates.get(encoder, {}).get(name, 0.0)
+            scores[name] = _with_estimate(cell["per_query"], estimate)
         encoders[encoder] = {
             "collections": _by_collection(of_encoder, scores),
             "groups": {group: _of_group(scores, names) for group, names in GROUPS.items()},
-            "estimates": estimates[encoder],
+            "estimates": estimates.get(encoder, {}),
             "query_ms": _mean_times(of_encoder),
             "bytes_per_document": _largest_sizes(of_encoder),
         }
@@ -222,6 +223,8 @@ def markdown(name: str, results: Mapping[str, Any]) -> str:
         return _beir()
     if name == "collections":
         return _collections(results["encoders"]["minilm"])
+    if name == "gains with mpnet":
+        return _collections(results["encoders"]["mpnet"])
     if name == "aims":
         return _aims(results["encoders"]["minilm"]["groups"])
     return _gains(results["encoders"]["glove" if "glove" in name else "minilm"])
@@ -330,6 +333,7 @@ def _met(is_met: bool) -> str:
 
 def _collections(encoder: Mapping[str, Any]) -> str:
     shown = (DENSE, "bm25", HYBRID, RM3_LABEL, VECTOR, FEEDBACK)
+    estimates = encoder["estimates"]
     rows = []
     for group, names in GROUPS.items():
         for name in names:
@@ -337,9 +341,12 @@ def _collections(encoder: Mapping[str, Any]) -> str:
             if cell is None:
                 continue
             means = [f"{cell['means'][label]:.3f}" for label in shown]
-            estimate = encoder["estimates"].get(name)
-            said = "" if estimate is None else f"{estimate:+.3f}"
             size = f"{cell['documents']:,} of {cell['of']:,}"
-            rows.append([name, group, size, cell["queries"], *means, said])
-    header = ["collection", "part", "documents", "queries", *shown, "estimate"]
+            row = [name, group, size, cell["queries"], *means]
+            if estimates:
+                row.append(f"{estimates[name]:+.3f}" if name in estimates else "")
+            rows.append(row)
+    header = ["collection", "part", "documents", "queries", *shown]
+    if estimates:
+        header.append("estimate")
     return markdown_table(header, rows)

@@ -91,6 +91,34 @@ def test_the_aims_are_met_or_missed_as_the_page_says():
         assert abs(collections[task]["means"]["dense"] - in_float32) <= 0.003
 
 
+def test_the_figures_of_a_stronger_encoder_are_what_the_benchmark_wrote():
+    encoder = results_of("gains")["encoders"]["mpnet"]
+    collections = encoder["collections"]
+    assert len(collections) == 9
+    parts = [name for name, one in collections.items() if one["documents"] < one["of"]]
+    assert sorted(parts) == ["cranfield", "csfcube"]
+    assert "nine small collections, of which `cranfield` and `csfcube` are parts" in PROSE
+    new = encoder["groups"]["new"]
+    labels = ("dense", "hybrid", "fuse, feedback")
+    dense, hybrid, feedback = (f"{new[label]['mean']:.3f}" for label in labels)
+    said = f"it has {dense} alone, {hybrid} with `hybrid`, and {feedback} with `fuse` and feedback"
+    assert f"On the five new collections {said}" in PROSE
+    assert new["fuse, feedback"]["against hybrid"] == {"better": 0, "worse": 0}
+    assert new["fuse, feedback"]["against dense"] == {"better": 2, "worse": 0}
+    by_name = {name: one["means"] for name, one in collections.items()}
+    gains = {name: one["hybrid"] - one["dense"] for name, one in by_name.items()}
+    of_new = {
+        name: gains[name] for name in import_module("gains_tables").GROUPS["new"] if name in gains
+    }
+    assert 2 * of_new["legalquad-de"] > sum(of_new.values())  # "most of the gain"
+    finance, med = by_name["financebench-pages"], by_name["med"]
+    assert max(finance["dense"] - finance[label] for label in FUSIONS) < 0.002
+    assert all(med[label] < med["dense"] for label in FUSIONS)
+    assert f"with feedback ({med['fuse, feedback']:.3f} against {med['dense']:.3f})" in PROSE
+    old = encoder["groups"]["chosen on"]["fuse, feedback"]
+    assert (old["against dense"]["worse"], old["worst against dense"][0]) == (1, "med")
+
+
 def test_one_vector_is_the_fusion_on_small_collections_alone():
     collections = figures()["collections"]
     small, large = [], []
