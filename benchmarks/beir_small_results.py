@@ -42,6 +42,7 @@ class Arm:
         start: The objective of the pre-training before it; empty without one.
         distilled: Train an MRL on the rankings of the fusion.
         unlabelled: Adapt by the stage ``distill``, without labels and with its own settings.
+        unmerged: Judge the weights of this stage before they are merged with the base.
         over_seeds: Train with every seed, not with the first alone.
     """
 
@@ -51,6 +52,7 @@ class Arm:
     start: str = ""
     distilled: bool = False
     unlabelled: bool = False
+    unmerged: bool = False
     over_seeds: bool = False
 
 
@@ -66,6 +68,7 @@ ARMS = (
     Arm("query-as-context, ERM", weighting="erm", start="qc"),
     Arm("MRL", distilled=True),
     Arm("distilled without labels", unlabelled=True),
+    Arm("distilled without labels, unmerged", unlabelled=True, unmerged=True),
 )
 
 #: A question to the pairs of rows that answer it.

@@ -83,6 +83,42 @@ def check_scifact_mrl(scifact, prose: str) -> None:
     assert f"differ significantly from MiniLM ({', '.join(pairs)})" in prose
 
 
+def check_distilled(tasks, prose: str) -> None:
+    """Check what the page says of distillation without labels, before and after merging."""
+    merged, unmerged = "distilled without labels", "distilled without labels, unmerged"
+
+    def mean(task: str, row: str, use: str) -> str:
+        return f"{tasks[task]['rows'][row][use]['mean']:.3f}"
+
+    tests = {}
+    for task, of_task in tasks.items():
+        for use, of_use in of_task["tests"].items():
+            for test in of_use:
+                if test["a"] == "MiniLM" and test["b"] in ("COCO", "MRL", merged, unmerged):
+                    assert test["verdict"] != "better"  # "no training without labels gained"
+                    tests[task, test["b"], use] = test
+    for use in ("alone", "fused"):
+        assert mean("scifact", merged, use) == mean("scifact", "MiniLM", use)  # "unchanged"
+    worse = tests["scifact", unmerged, "fused"]
+    assert worse["verdict"] == "worse"
+    others = [one for key, one in tests.items() if "distilled" in key[1] and one is not worse]
+    assert all(one["t_p_holm"] > 0.05 for one in others)
+    alone, base, fused, fusion = (
+        mean("scifact", row, use) for use in ("alone", "fused") for row in (unmerged, "MiniLM")
+    )
+    assert (
+        f"model has {alone} alone, which is no significant gain over {base}, and {fused}" in prose
+    )
+    assert f"significantly worse than {fusion} (p = {worse['t_p_holm']:.3f})" in prose
+    after, before, base = (mean("nfcorpus", row, "alone") for row in (merged, unmerged, "MiniLM"))
+    assert f"Alone this has {after}, and before merging {before} instead of {base}" in prose
+    fused, fusion = (mean("nfcorpus", row, "fused") for row in (merged, "MiniLM"))
+    assert f"fused it has {fused} instead of {fusion}" in prose
+    rows = tasks["nfcorpus"]["rows"]
+    gain = rows[unmerged]["alone"]["mean"] / rows["MiniLM"]["alone"]["mean"] - 1
+    assert f"a gain of {gain:.0%} that is not significant" in prose
+
+
 def test_the_figures_of_small_beir_are_what_the_benchmark_wrote():
     script, tables = import_module("beir_small"), import_module("beir_small_tables")
     results = results_of("beir_small")
@@ -129,6 +165,9 @@ def test_the_figures_of_small_beir_are_what_the_benchmark_wrote():
                 assert test["t_p_holm"] > 0.05
     check_nfcorpus(results["tasks"]["nfcorpus"], prose)
     check_scifact_mrl(scifact, prose)
+    check_distilled(results["tasks"], prose)
+    steps = {cell["steps"] for cells in results["cells"].values() for cell in cells}
+    assert steps == {0, 100, 300}
     figures = [f"{scores['query-as-context, ERM']:.3f}" for scores in (alone, fused)]
     figures += [f"{scores['ERM']:.3f}" for scores in (alone, fused)]
     assert "nothing: {} alone and {} fused, against {} and {}.".format(*figures) in prose
