@@ -7,10 +7,10 @@ to be relevant. Queries are also compared with the documents of the other querie
 except in one row: on NFCorpus, first trials with hard negatives alone fell from 0.316 to 0.012 and
 0.013 in 300 steps. Fine-tuning weighs all queries alike (ERM) or clusters (iDRO, group DRO, CVaR).
 It starts from MiniLM, from COCO on the task's corpus, or from query-as-context there. MRL learns
-from the rankings of the fusion. Two rows need no labels: MiniLM is distilled from the best ranking
-without labels, by generated queries and in a third of the steps, and is judged before and after it
-is merged with the base. Then NFCorpus is resampled as for interpolation and extrapolation, by
-ReSTrain and ReSTTest.
+from the rankings of the fusion. Two rows need neither labels nor queries: MiniLM is distilled from
+the best ranking without labels, by generated queries and in a third of the steps, and is judged
+before and after it is merged with the base. Then NFCorpus is resampled as for interpolation and
+extrapolation, by ReSTrain and ReSTTest.
 
 Everything takes about seven hours on two cores, as a step takes 3 seconds there and 30 without
 labels. The cost of what is left is printed before it starts, from the steps that were timed so far.
