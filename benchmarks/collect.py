@@ -103,8 +103,8 @@ def available_encoders(options: argparse.Namespace) -> list[Encoder]:
         except InputError as error:
             report(str(error))
             continue
-        if isinstance(encoder, Transformer):
-            encoder.bf16 = options.bf16
+        if options.bf16 and isinstance(encoder, Transformer):
+            encoder.use_bfloat16()
         encoders.append(encoder)
     return encoders
 

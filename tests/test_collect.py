@@ -9,9 +9,11 @@ from pathlib import Path
 import collect
 import numpy as np
 import pytest
+import torch
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
+from collecting.mpnet_attention import fuse_attention
 from collecting.other_encoders import Sparse, WordVectors
 from collecting.parents import Facts, Limits, cut_parent
 from collecting.query_sets import (
@@ -28,6 +30,7 @@ from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
 from collecting.systems import DERIVED, READ_USES, System, Vectors, quantize, unit
 from http_servers import serving
+from transformers import MPNetConfig, MPNetModel
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
@@ -475,3 +478,45 @@ def test_a_sparse_encoder_is_the_hosts(tiny_mlm):
     expected = host.encode(texts, convert_to_tensor=True).to_dense().numpy()
     ours = Sparse("sparse", tiny_mlm).encode(texts, DOCUMENT)[""]
     np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+@pytest.fixture
+def mpnet():
+    """Return a small MPNet of random weights, whose position biases are large enough to matter."""
+    torch.manual_seed(0)
+    config = MPNetConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+    )
+    model = MPNetModel(config).eval()
+    torch.nn.init.normal_(model.encoder.relative_attention_bias.weight)
+    return model
+
+
+def test_attention_of_mpnet_in_one_step_is_that_of_transformers(mpnet):
+    tokens = torch.randint(2, 60, (3, 40))
+    mask = torch.ones_like(tokens)
+    mask[1, 25:] = 0
+    with torch.inference_mode():
+        expected = mpnet(input_ids=tokens, attention_mask=mask).last_hidden_state
+        without_mask = mpnet(input_ids=tokens).last_hidden_state
+        fuse_attention(mpnet)
+        states = mpnet(input_ids=tokens, attention_mask=mask).last_hidden_state
+        unmasked = mpnet(input_ids=tokens).last_hidden_state
+    torch.testing.assert_close(states[mask == 1], expected[mask == 1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(unmasked, without_mask, atol=1e-5, rtol=1e-5)
+    assert (states - unmasked)[1, :25].abs().max() > 1e-3  # the mask has an effect
+
+
+def test_bfloat16_changes_vectors_little(tiny):
+    texts = ["a method of sorting", "heaps", "an array of numbers that are sorted"]
+    exact = tiny.encode(texts, DOCUMENT)
+    tiny.use_bfloat16()
+    rounded = tiny.encode(texts, DOCUMENT)
+    for name, vectors in exact.items():
+        assert rounded[name].dtype == np.float32
+        assert 0 < np.abs(rounded[name] - vectors).max() < 0.02
+        np.testing.assert_allclose(np.linalg.norm(rounded[name], axis=1), 1, atol=1e-5)

@@ -2,20 +2,36 @@
 
 import logging
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from beir_cocodr.data.collection import Dataset, load_collection
+from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import MOST_QUERIES, decide, load_calibration
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.results import Interval, PairVerdict
-from beir_cocodr.models.spec import BM25_WEIGHT, HYBRID, FuseOptions, ModelSpec, SearchOptions
+from beir_cocodr.models.spec import (
+    BM25_WEIGHT,
+    DENSE,
+    HYBRID,
+    FuseOptions,
+    ModelSpec,
+    SearchOptions,
+)
+from beir_cocodr.records import Json
+from beir_cocodr.retrieval.hybrid.fusion import Hybrid
+from beir_cocodr.retrieval.ranking import Lexical
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
+from beir_cocodr.retrieval.vectors.dense import Dense
 
 #: BM25's weight where the fusion is expected to lose: short queries over a much weaker BM25.
 LIGHT_WEIGHT = 0.2
+
+# Pseudo-queries of each kind, and the seed of their drawing, by default.
+_SAMPLES = 150
+_SEED = 42
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +83,8 @@ def choose_weight(
     model: Model,
     dataset: Dataset,
     search: SearchOptions = SearchOptions(),
-    samples: int = 150,
-    seed: int = 42,
+    samples: int = _SAMPLES,
+    seed: int = _SEED,
 ) -> WeightChoice:
     """Choose BM25's weight in the fusion with an encoder by an estimate without labels.
 
@@ -89,24 +105,112 @@ def choose_weight(
     """
     collection = load_collection(dataset, labels="optional")
     dense = resolve_model(model, argument="model")
-    fusion = _fusion(dense)
-    calibration = load_calibration()
     with Resources.temporary(collection.documents, search) as resources:
-        resources.name_specs({spec.name: spec for spec in (dense, fusion)})
-        gatherer = Gatherer(
-            resources,
-            [dense.name, fusion.name],
-            samples=samples,
-            seed=seed,
-            collection=collection,
+        return _estimate(resources, dense, _fusion(dense), samples, seed, collection)
+
+
+class EstimatedHybrid(Hybrid):
+    """The fusion whose weight of BM25 is chosen by an estimate without labels: hybrid@estimate:M.
+
+    It is chosen when the fusion is first used, from the corpus alone: no query that is searched for
+    has a part in it.
+    """
+
+    def __init__(
+        self,
+        dense: Dense,
+        bm25: Lexical,
+        resources: Resources,
+        spec: ModelSpec,
+    ) -> None:
+        """Fuse two searches of one corpus.
+
+        Args:
+            dense: Dense search.
+            bm25: BM25, here or elsewhere.
+            resources: What searches over the corpus share.
+            spec: The fusion's spec.
+        """
+        super().__init__(dense, bm25)
+        self._resources = resources
+        self._spec = spec
+
+    @cached_property
+    def choice(self) -> WeightChoice:
+        """The weight and its reason."""
+        spec = self._spec
+        dense = replace(
+            spec,
+            name=f"{spec.name} without BM25",
+            kind=DENSE,
+            lucene=False,
+            weight_by_estimate=False,
         )
-        asked = spaced(collection.queries, MOST_QUERIES)
-        seen = gatherer.gather({query: collection.queries[query] for query in asked})
-        evidence = mark_weak_encoders(seen, gatherer.encoders)
-        figures = collection_figures(collection.documents, evidence)
-        likeness = compare_figures(figures, calibration.figures)
-        corpus = collection.documents.content_hash
-        verdict = decide(evidence, dense.name, fusion.name, calibration, likeness, corpus)
+        fusion = replace(
+            spec,
+            name=f"{spec.name} with weight {BM25_WEIGHT:g}",
+            bm25_weight=BM25_WEIGHT,
+            weight_by_estimate=False,
+        )
+        return _estimate(self._resources, dense, fusion)
+
+    @property
+    def bm25_weight(self) -> float:
+        """BM25's weight, against 1 of the encoder."""
+        return self.choice.weight
+
+    def prepare(self) -> None:
+        """Compute what searches need, and choose the weight."""
+        super().prepare()
+        _ = self.choice
+
+    def describe(self) -> Json:
+        """Describe the fusion for the record of a search, with the reason of its weight."""
+        return {**super().describe(), "weight_reason": str(self.choice)}
+
+
+def _estimate(
+    resources: Resources,
+    dense: ModelSpec,
+    fusion: ModelSpec,
+    samples: int = _SAMPLES,
+    seed: int = _SEED,
+    collection: Collection | None = None,
+) -> WeightChoice:
+    """Choose BM25's weight by the verdict on the fusion with weight 0.5 against its encoder.
+
+    Args:
+        resources: What searches over the corpus share.
+        dense: The encoder.
+        fusion: The fusion.
+        samples: The most pseudo-queries of each kind.
+        seed: Seed of their drawing.
+        collection: Gives its queries as evidence, and its name. Default: the corpus alone.
+    """
+    documents = resources.documents
+    calibration = load_calibration()
+    resources.name_specs({spec.name: spec for spec in (dense, fusion)})
+    gatherer = Gatherer(
+        resources,
+        [dense.name, fusion.name],
+        samples=samples,
+        seed=seed,
+        collection=collection,
+    )
+    queries = {} if collection is None else collection.queries
+    asked = spaced(queries, MOST_QUERIES)
+    seen = gatherer.gather({query: queries[query] for query in asked})
+    evidence = mark_weak_encoders(seen, gatherer.encoders)
+    figures = collection_figures(documents, evidence)
+    likeness = compare_figures(figures, calibration.figures)
+    verdict = decide(
+        evidence,
+        dense.name,
+        fusion.name,
+        calibration,
+        likeness,
+        documents.content_hash,
+    )
     choice = WeightChoice.of(verdict)
     log.info("%s", choice)
     return choice

@@ -158,7 +158,7 @@ _NUMBERS = frozenset(
 _TEXTS = frozenset(
     {
         *("analyzer", "backend", "candidates", "encoder", "ids", "key", "model", "precision"),
-        *("scores", "similarity", "url"),
+        *("scores", "similarity", "url", "weight_reason"),
     }
 )
 

@@ -122,6 +122,10 @@ class Fusion:
 
 _WEIGHT = re.compile(r"[0-9]+(\.[0-9]+)?")
 
+#: What stands for BM25's weight in ``hybrid@estimate:M``, where an estimate without labels chooses
+#: it.
+ESTIMATE = "estimate"
+
 
 def fusion_weight(
     name: str,
@@ -151,6 +155,7 @@ def fusion_weight(
         raise InputError(
             f"model {name!r}: {setting!r} is not a setting of {kind}; give BM25's weight from 0 "
             f"to {_WEIGHT_MAX:,}, as in {kind}@0.3:M"
+            + (f", or {kind}@{ESTIMATE}:M" if kind == HYBRID else "")
         )
     return float(setting)
 
@@ -344,6 +349,8 @@ class ModelSpec:
             model the encoder of that model.
         lucene: true if BM25 is Lucene's.
         bm25_weight: BM25's weight in a fusion; None leaves it to :class:`SearchOptions`.
+        weight_by_estimate: true if an estimate without labels chooses BM25's weight, see
+            :func:`~beir_cocodr.evaluation.fusion_weight.choose_weight`.
         first: name of the model whose best documents are scored, if any.
         host: name of the model that sentence-transformers loads, for a kind of :data:`HOSTED`.
         loaded: the object that replaces what the name would load: the encoder M, a
@@ -361,6 +368,7 @@ class ModelSpec:
     encoder: str
     lucene: bool = False
     bm25_weight: float | None = None
+    weight_by_estimate: bool = False
     first: str = ""
     host: str = ""
     loaded: Any = field(default=None, repr=False, compare=False)
@@ -390,8 +398,9 @@ class ModelSpec:
         before, _, encoder = bare.partition(":")
         kind, at, text = before.partition("@")
         if kind in FUSIONS:
-            weight = fusion_weight(name, text, kind) if at else None
-            return cls(name, kind, encoder, bare != name, weight)
+            by_estimate = kind == HYBRID and text == ESTIMATE
+            weight = fusion_weight(name, text, kind) if at and not by_estimate else None
+            return cls(name, kind, encoder, bare != name, weight, by_estimate)
         if before in HOSTED and bare == name:
             return cls._parse_hosted(name, before, encoder)
         return cls(name, name if name in RETRIEVERS else DENSE, name)

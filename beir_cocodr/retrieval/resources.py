@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The hybrid whose weight is estimated. It is named here because evaluation builds on this module.
+_ESTIMATED = "beir_cocodr.evaluation.fusion_weight:EstimatedHybrid"
+
 
 class Resources:
     """Resources that the models of a run share over one corpus; each is made once, on first use.
@@ -155,6 +158,12 @@ class Resources:
         # A HybridEncoder is known by its method: its class would load torch for BM25 alone.
         if hasattr(dense.model, "join"):
             return self._hybrid_feedback(spec, dense)
+        if spec.weight_by_estimate:
+            lexical = self._lexical(spec)
+            key = f"estimated {spec.prefix}{_encoder_key(spec)}"
+            build = load_object(_ESTIMATED)
+            estimated: Ranker = self._once(key, lambda: build(dense, lexical, self, spec))
+            return estimated
         fusion = FUSIONS[spec.kind]
         settings: dict[str, float] = {}
         if fusion.weighted:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from beir_cocodr.io import atomic_path
+from collecting.mpnet_attention import fuse_attention
 
 Floats = npt.NDArray[np.float32]
 
@@ -69,9 +70,10 @@ class Variants:
 class Transformer:
     """A sentence-transformers model that averages tokens, loaded as the package loads it.
 
+    MPNet's attention is computed in one fused step, which transformers does not do by itself.
+
     Attributes:
         model: The model.
-        bf16: Encode in bfloat16 by autocast; vectors are pooled in float32. Default: no.
     """
 
     similarity = "cosine"
@@ -88,11 +90,17 @@ class Transformer:
 
         self.name = name
         self.variants = variants
-        self.bf16 = False
         self.model: Any = load_encoder(model)
         self._transformer = self.model[0].auto_model.eval()
+        fuse_attention(self._transformer)
         self._query_prompt = self.model.text_format.query_prompt
         self._document_prompt = self.model.text_format.document_prompt
+
+    def use_bfloat16(self) -> None:
+        """Hold weights and states in bfloat16; vectors are pooled in float32 all the same."""
+        import torch
+
+        self._transformer.to(torch.bfloat16)
 
     def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
         """Return variant to (N, d) unit vectors."""
@@ -141,8 +149,7 @@ class Transformer:
         """Return variant to the (n, d) unit vectors of a batch."""
         import torch
 
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            output = self._transformer(**batch, output_hidden_states=True)
+        output = self._transformer(**batch, output_hidden_states=True)
         states = [state.float() for state in output.hidden_states]
         mask = batch["attention_mask"][..., None]
         averaged = {"": states[-1]}

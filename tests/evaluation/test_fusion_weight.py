@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from beir_cocodr import CompareOptions, FuseOptions, compare
+from beir_cocodr import CompareOptions, FuseOptions, Searcher, compare, evaluate
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import fusion_weight
 from beir_cocodr.evaluation.fusion_weight import WeightChoice, choose_weight
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.runs import ranked_run
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.provenance import read_record
 
@@ -50,6 +52,89 @@ def test_the_estimate_is_that_of_compare(verdict, corpus, tiny_cosine):
     choice = choose_weight(str(tiny_cosine), corpus)
     assert choice.estimate == pytest.approx(verdict.estimate, abs=1e-6)
     assert choice.interval == pytest.approx(verdict.interval, abs=1e-6)
+
+
+def unlabelled(corpus, folder) -> str:
+    """Return the corpus alone, as a file."""
+    file = folder / "corpus.jsonl"
+    shutil.copy(f"{corpus}/corpus.jsonl", file)
+    return str(file)
+
+
+def test_hybrid_by_estimate_rests_on_the_corpus_alone(
+    corpus, beir_folder, tiny_cosine, tmp_path, caplog
+):
+    """Queries and labels of an evaluation change nothing: the oracle has seen neither."""
+    expected = choose_weight(str(tiny_cosine), unlabelled(corpus, tmp_path))
+    name = f"hybrid@estimate:{tiny_cosine}"
+    with caplog.at_level("INFO"):
+        record = evaluate([name, f"hybrid@0.5:{tiny_cosine}"], str(beir_folder))
+    retrieval = record.models[name].retrieval
+    assert retrieval["bm25_weight"] == expected.weight
+    assert retrieval["weight_reason"] == str(expected)
+    assert caplog.text.count(str(expected)) == 1
+
+
+@pytest.mark.parametrize(("estimate", "weight"), [(-0.02, 0.2), (0.02, 0.5)])
+def test_hybrid_by_estimate_searches_with_the_weight_that_it_chose(
+    verdict, estimate, weight, beir_folder, tiny_cosine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        fusion_weight, "decide", lambda *arguments: replace(verdict, estimate=estimate)
+    )
+    estimated, named = f"hybrid@estimate:{tiny_cosine}", f"hybrid@{weight}:{tiny_cosine}"
+    output = tmp_path / "out"
+    evaluate([estimated, named], str(beir_folder), output=output)
+    results = json.loads((output / "results.json").read_text())["models"]
+    ours, theirs = (ranked_run(output / results[name]["run"]) for name in (estimated, named))
+    assert ours == theirs
+    assert f"{abs(estimate):.3f} nDCG@10" in results[estimated]["retrieval"]["weight_reason"]
+
+
+def test_a_searcher_takes_the_estimated_weight(verdict, corpus, tiny_cosine, monkeypatch):
+    losing = replace(verdict, estimate=-0.02)
+    monkeypatch.setattr(fusion_weight, "decide", lambda *arguments: losing)
+    query = "method alpha"
+    estimated = Searcher(corpus, f"hybrid@estimate:{tiny_cosine}")
+    named = Searcher(corpus, f"hybrid@0.2:{tiny_cosine}")
+    assert estimated.search(query) == named.search(query)
+
+
+def test_a_comparison_estimates_the_weight_again_without_what_judges(
+    corpus, tiny_cosine, tmp_path, monkeypatch
+):
+    """The weight that pseudo-queries judge was chosen in a corpus that they were cut out of."""
+    corpora = []
+    whole = fusion_weight._estimate
+
+    def estimate(resources, *arguments):
+        corpora.append(resources.documents.content_hash)
+        return whole(resources, *arguments)
+
+    monkeypatch.setattr(fusion_weight, "_estimate", estimate)
+    name = f"hybrid@estimate:{tiny_cosine}"
+    record = compare(
+        [str(tiny_cosine), name],
+        corpus,
+        output=tmp_path / "out",
+        options=CompareOptions(labels=False, samples=20),
+    )
+    assert len(set(corpora)) == len(corpora) == 3  # the corpus, and its two copies
+    assert record.corpus_sha256 in corpora
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("rm3", "'estimate' is not a setting of rm3"),
+        ("feedback", "'estimate' is not a setting of feedback"),
+        ("rrf", "rrf has no settings"),
+        ("vector", "settings of vector were removed"),
+    ],
+)
+def test_only_hybrid_is_weighted_by_estimate(kind, reason, corpus):
+    with pytest.raises(InputError, match=reason):
+        evaluate([f"{kind}@estimate:minilm"], corpus)
 
 
 @pytest.mark.parametrize(("estimate", "weight"), [(-0.001, 0.2), (0.0, 0.5), (0.1, 0.5)])

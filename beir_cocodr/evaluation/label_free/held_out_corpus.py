@@ -1,5 +1,6 @@
 """Models over a copy of a corpus in which few documents differ, without encoding the others."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,6 +43,10 @@ class HeldOutResources(Resources):
     def spec(self, model: str | ModelSpec) -> ModelSpec:
         """Return the spec that a name has in the original corpus."""
         return self.original.spec(model)
+
+    def name_specs(self, specs: Mapping[str, ModelSpec]) -> None:
+        """Let all methods that take a name also take these labels, here and in the original."""
+        self.original.name_specs(specs)
 
     def _load_dense(self, spec: ModelSpec) -> "Dense":
         # Imported here because a run of BM25 alone must not pay six seconds for torch.

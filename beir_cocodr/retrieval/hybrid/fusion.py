@@ -199,7 +199,12 @@ class Hybrid(_Fusion):
             bm25_weight: Weight w of BM25, against 1 of the encoder (default 0.5).
         """
         super().__init__(dense, bm25)
-        self.bm25_weight = bm25_weight
+        self._bm25_weight = bm25_weight
+
+    @property
+    def bm25_weight(self) -> float:
+        """BM25's weight, against 1 of the encoder."""
+        return self._bm25_weight
 
     def search(self, queries: dict[str, str], top_k: int) -> Ranking:
         """Rank the corpus for queries, id to text."""
