@@ -46,7 +46,6 @@ from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import write_text
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
-from beir_cocodr.records import Json
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.regimes import Recipe
 from beir_cocodr.resampling.regimes.regimes import RegimeOptions, evaluate_regimes
@@ -343,13 +342,13 @@ def _read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
 @contextmanager
 def keeping_unmerged(folder: Path) -> Iterator[None]:
     """Save what is distilled in this block as it is before it is merged with the base."""
-    finish = Merging.finish
+    merge = Merging.merge
 
-    def save_and_finish(merging: Merging) -> Json:
+    def save_and_merge(merging: Merging) -> None:
         merging.model.save_pretrained(str(folder))
-        return finish(merging)
+        merge(merging)
 
-    with mock.patch.object(Merging, "finish", save_and_finish):
+    with mock.patch.object(Merging, "merge", save_and_merge):
         yield
 
 

@@ -42,14 +42,22 @@ from beir_cocodr.evaluation.label_free.weak_encoders import FAR_BEHIND
 from beir_cocodr.models.spec import BM25
 
 MINILM = "minilm"
+MPNET = "mpnet"
+E5 = "e5"
 STATIC = "glove"
 
 #: The encoders that were searched on enough collections for a table of the documentation.
-DOCUMENTED = (MINILM, STATIC)
+DOCUMENTED = (MINILM, MPNET, E5, STATIC)
 
 #: Names of fits to the encoders whose systems they see; all where there are none.
 FITS: dict[str, frozenset[str]] = {
     "MiniLM": frozenset({MINILM}),
+    "MPNet": frozenset({MPNET}),
+    "E5": frozenset({E5}),
+    "MiniLM and MPNet": frozenset({MINILM, MPNET}),
+    "MiniLM and E5": frozenset({MINILM, E5}),
+    "MPNet and E5": frozenset({MPNET, E5}),
+    "MiniLM, MPNet and E5": frozenset({MINILM, MPNET, E5}),
     "static word vectors": frozenset({STATIC}),
     "all encoders": frozenset(),
 }

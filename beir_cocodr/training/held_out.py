@@ -259,14 +259,14 @@ class CheckpointSelection(TrainerCallback):
         if 0 < state.global_step <= state.max_steps:
             self._measure(state.global_step)
 
-    def finish(self, folder: Path) -> Json:
-        """Put the best weights back after training, on the first process.
-
-        Returns:
-            What chose them, for the record.
-        """
-        record = self._recall()
+    def restore(self) -> None:
+        """Put the best weights back after training, on every process."""
+        record = on_main(self._recall)
         self.model.load_state_dict(load_file(self._weights(record.best)))
+
+    def finish(self) -> Json:
+        """Return what chose the best weights, for the record."""
+        record = self._recall()
         return {
             "selection": {
                 "measure": MEASURE,
@@ -282,9 +282,14 @@ class CheckpointSelection(TrainerCallback):
         """Return the stage with this selection after its own callbacks and end."""
 
         def finish(folder: Path) -> Json:
-            return stage.finish(folder) | self.finish(folder)
+            return stage.finish(folder) | self.finish()
 
-        return replace(stage, callbacks=[*stage.callbacks, self], finish=finish)
+        return replace(
+            stage,
+            callbacks=[*stage.callbacks, self],
+            concluding=[*stage.concluding, self.restore],
+            finish=finish,
+        )
 
     def _weights(self, step: int) -> Path:
         return self.folder / f"best-{step}.safetensors"

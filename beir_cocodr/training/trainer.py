@@ -132,6 +132,8 @@ class Stage:
         callbacks: callbacks of the trainer.
         names: gives ids of examples by row number, which the column ``label`` holds, for messages.
         details: what the record says of this stage alone.
+        concluding: called on every process once training is over, in this order, such as to put
+            other weights into the model.
         finish: called before the model is saved, on the first process, to take off what only
             training needs. What it returns goes to the details.
         ends_step: whether the running step of the command ends with this training.
@@ -155,6 +157,7 @@ class Stage:
     callbacks: Sequence[TrainerCallback] = ()
     names: Callable[[Sequence[int]], list[str]] | None = None
     details: Json = field(default_factory=dict)
+    concluding: Sequence[Callable[[], None]] = ()
     finish: Callable[[Path], Json] = _nothing_to_finish
     ends_step: bool = False
     rehearsed: tuple[str, ...] = ()
@@ -304,6 +307,8 @@ def run_stage(
     with naming_full_disk(output, complete_so_far), closing_reports(services):
         result = trainer.train_guarded(guard, stage, last)
     _check_steps(stage, options, output, result.global_step)
+    for conclude in stage.concluding:
+        conclude()
     losses = [
         [entry["step"], entry["loss"]] for entry in trainer.state.log_history if "loss" in entry
     ]

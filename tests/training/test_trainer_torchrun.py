@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from torchrun_commands import printed
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.resampling import ResttestOptions
 from beir_cocodr.resampling.manifest import read_manifest
 from beir_cocodr.resampling.resttest import resample_resttest
@@ -39,7 +41,7 @@ def without_dropout(tmp_path_factory, two_layer_mlm):
 
 # Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in
 # 1,000.
-TOLERANCE = {"distill": 2e-4, "lambdarank": 2e-4, "fused": 2e-4}
+TOLERANCE = dict.fromkeys(("distill", "lambdarank", "fused", "merging"), 2e-4)
 #: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of
 #: documents and queries.
 SMALL_PARTS = {
@@ -76,6 +78,11 @@ COMMANDS = {
     "fused": [
         *"distill --teacher hybrid --set anchors=fused --set held_out=0.4".split(),
         *FEW_STEPS,
+    ],
+    # Held-out queries choose a checkpoint, and queries of another kind how it is merged.
+    "merging": [
+        *"distill --teacher bm25 --set merge_on=titles --set select_epochs=0.02".split(),
+        *"--set held_out=0.3 --set positives=1 --set warmup=0".split(),
     ],
     "cached": ["pretrain", *SHORT, "--mlm-weight", "0", "--mini-batch-size", "2"],
     "qc": ["pretrain", "--objective", "qc", *ON_QUERIES],
@@ -165,6 +172,9 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     data = dict.fromkeys(COMMANDS, beir_folder) | dict.fromkeys(
         ("qc", "autoregressive"), write_context(folder / "c")
     )
+    data["merging"] = folder / "kinds"
+    kinds = GenerationOptions(query_kinds="claims,keywords,titles")
+    generate_queries(str(beir_folder), "lexical", data["merging"], kinds)
 
     def commands(processes):
         fuse = [
@@ -216,7 +226,7 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     assert stages == [
         *["finetune"] * 3,
         "coco",
-        *["distill"] * 3,
+        *["distill"] * 4,
         *["coco", "qc", "cotmae", "fuse", "regimes"],
     ]
     (folder / "stderr").write_text(err)
@@ -246,7 +256,7 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         - start["bert.encoder.layer.0.output.dense.weight"]
     )
     assert (
-        command == "fused" or moved.abs().max() > 1e-4
+        command in ("fused", "merging") or moved.abs().max() > 1e-4
     )  # whose held-out queries may choose the start
     records = [
         json.loads((trained / n / command / "training.json").read_text()) for n in ("1", "2")
@@ -258,6 +268,11 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         assert one_measured == pytest.approx(two_measured)
         assert len(one_measured) == 3
         assert max(one_measured) > 0
+    if command == "merging":
+        one_merged, two_merged = (record["merging"] for record in records)
+        assert one_merged == two_merged
+        assert one_merged["queries"] >= 8
+        assert records[0]["selection"] == records[1]["selection"]
     if command == "idro":
         logs = [
             (trained / n / command / "cluster_weights.jsonl").read_text().splitlines()
@@ -279,16 +294,19 @@ def test_two_processes_fuse_what_one_does(trained):
 
 
 def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
-    [index] = (
+    indexes = [
         path
         for path in (trained / "cache" / "bm25").iterdir()
         if not path.name.startswith("negatives-")
-    )
-    assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
+    ]
+    assert len(indexes) == 2  # of the corpus, and of the one without held-out titles
+    for index in indexes:
+        assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
     searched = list((trained / "cache" / "bm25").glob("negatives-*"))
     # Of the fine-tunings, with one depth, of the distillations with and without held-out queries,
-    # of the cross-encoder, and of its held-out queries.
-    assert len(searched) == 5
+    # of the cross-encoder, and of its held-out queries; and of the three parts of the queries of
+    # the distillation that merges.
+    assert len(searched) == 5 + 3
     assert (
         sum(len(list(folder.iterdir())) > 2 for folder in searched) >= 2
     )  # the last two are of few queries

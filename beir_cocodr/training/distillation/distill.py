@@ -156,11 +156,12 @@ def distill(
             preparation = _Preparation(collection, rest, held, setting, options)
             rounds = preparation.rounds(student.model)
             stage = _stage(plan, student.model, rounds)
-            if of_kind is not None:
-                stage = _with_merging(stage, of_kind, student.model, options, output)
             if held is not None and not preparation.stops_early:
                 examples = len(rounds.task.train)
                 stage = _with_selection(stage, held, student.model, options, output, examples)
+            # What is merged are the weights that held-out queries chose.
+            if of_kind is not None:
+                stage = _with_merging(stage, of_kind, student.model, options, output)
         # An epoch of the trainer is a round, so passes over the queries become steps.
         steps = options.steps_for(len(rounds.task.train))
         return run_stage(stage, replace(options, max_steps=steps), output, resume)

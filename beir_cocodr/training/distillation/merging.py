@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents, write_arrow
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.distributed import do_each, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.judged_vectors import CONFIDENCE, gain_confidence
 from beir_cocodr.generation.generation_record import GENERATION_FILE, read_generation
@@ -155,21 +156,25 @@ def _cut_documents(
         yield row, name, title, text
 
 
-@dataclass(frozen=True)
+@dataclass
 class Merging:
     """The end of a distillation: the share of the distilled weights is chosen and confirmed.
+
+    All processes of a run share the queries.
 
     Attributes:
         selection: Measures the held-out queries of another kind.
         model: The encoder that is trained.
         base: Its weights before.
         kind: The kind of the held-out queries.
+        record: What chose the share, once it is chosen.
     """
 
     selection: CheckpointSelection
     model: Any
     base: Weights
     kind: str
+    record: Json = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -200,16 +205,12 @@ class Merging:
         """Return the stage with merging after its own end."""
 
         def finish(folder: Path) -> Json:
-            return stage.finish(folder) | self.finish()
+            return stage.finish(folder) | {"merging": self.record}
 
-        return replace(stage, finish=finish)
+        return replace(stage, concluding=[*stage.concluding, self.merge], finish=finish)
 
-    def finish(self) -> Json:
-        """Put merged weights into the model after training, on the first process.
-
-        Returns:
-            What chose them, for the record.
-        """
+    def merge(self) -> None:
+        """Put merged weights into the model after training, on every process."""
         tuned = copy_of(self.model.state_dict())
         names = list(self.selection.candidates)
         half = len(names) // 2
@@ -227,36 +228,40 @@ class Merging:
         is_kept = confidence >= CONFIDENCE
         share = chosen if is_kept else 0.0
         self.model.load_state_dict(merged(self.base, tuned, share))
-        log.info(
-            "merging on %d %s: share %g of the distilled weights, %s %.4f to %.4f on the half that "
-            "did not choose it, a gain with %.0f%% confidence: %s",
-            len(names),
-            self.kind,
-            chosen,
-            MEASURE,
-            float(base_values.mean()),
-            float(chosen_values.mean()),
-            100 * confidence,
-            "merged" if is_kept else "the base is kept unchanged",
-        )
-        return {
-            "merging": {
-                "kind": self.kind,
-                "measure": MEASURE,
-                "queries": len(names),
-                "means": {str(one): round(mean, 6) for one, mean in means.items()},
-                "chosen": chosen,
-                "gain": round(float(differences.mean()), 6),
-                "confidence": round(confidence, 4),
-                "share": share,
-            }
+        if rank() == 0:
+            log.info(
+                "merging on %d %s: share %g of the distilled weights, %s %.4f to %.4f on the half "
+                "that did not choose it, a gain with %.0f%% confidence: %s",
+                len(names),
+                self.kind,
+                chosen,
+                MEASURE,
+                float(base_values.mean()),
+                float(chosen_values.mean()),
+                100 * confidence,
+                "merged" if is_kept else "the base is kept unchanged",
+            )
+        self.record = {
+            "kind": self.kind,
+            "measure": MEASURE,
+            "queries": len(names),
+            "means": {str(one): round(mean, 6) for one, mean in means.items()},
+            "chosen": chosen,
+            "gain": round(float(differences.mean()), 6),
+            "confidence": round(confidence, 4),
+            "share": share,
         }
 
     def _measure(self, tuned: Weights, share: float, names: Sequence[str]) -> Doubles:
+        """Return the (Q,) reciprocal ranks of queries with merged weights."""
         self.model.load_state_dict(merged(self.base, tuned, share))
         self.model.eval()
-        ranks = self.selection.reciprocal_ranks(names)
-        return np.array(ranks, np.float64)
+        processes = world_size()
+        values = np.zeros(len(names))
+        own = names[rank() :: processes]
+        for first, part in enumerate(do_each(lambda: self.selection.reciprocal_ranks(own))):
+            values[first::processes] = part
+        return values
 
 
 def merged(base: Weights, tuned: Weights, share: float) -> Weights:

@@ -16,6 +16,8 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.training.distillation import merging as merging_module
+from beir_cocodr.training.distillation.distill import distill
 from beir_cocodr.training.distillation.distill_rounds import Rounds
 from beir_cocodr.training.distillation.merging import (
     Merging,
@@ -26,6 +28,8 @@ from beir_cocodr.training.distillation.merging import (
     without_kind,
     write_without_texts,
 )
+from beir_cocodr.training.held_out import CheckpointSelection
+from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.presets import adapt_options
 
 
@@ -102,7 +106,8 @@ def test_the_base_stays_unless_queries_that_did_not_choose_gain(first, second, s
     gains = np.repeat([first, second], 20) * noise
     merging = Merging(selection(model, gains), model, copy_of(model.state_dict()), "titles")
     model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
-    details = merging.finish()["merging"]
+    merging.merge()
+    details = merging.record
     assert details["share"] == share
     assert float(model.weight.detach()) == share
     assert (details["queries"], details["kind"]) == (40, "titles")
@@ -121,7 +126,8 @@ def test_of_equal_shares_the_smallest_is_chosen():
     )
     merging = Merging(steps, model, copy_of(model.state_dict()), "titles")
     model.load_state_dict({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
-    assert merging.finish()["merging"]["share"] == 0.5
+    merging.merge()
+    assert merging.record["share"] == 0.5
 
 
 def test_the_stage_trains_on_other_kinds_and_says_what_it_has_seen(
@@ -161,6 +167,47 @@ def test_the_stage_trains_on_other_kinds_and_says_what_it_has_seen(
     seen = find_contamination({"m": str(folder)}, documents.content_hash)
     assert seen.spans == {"m"}
     assert seen.generated == {"m"}
+
+
+def test_what_is_merged_is_the_checkpoint_that_held_out_queries_chose(
+    queries, tiny_mlm, tmp_path, monkeypatch
+):
+    """The merged weights are those that are saved, and lie between the base and the best step."""
+    seen = {}
+    merge = Merging.merge
+
+    def watch(merging):
+        seen["tuned"] = copy_of(merging.model.state_dict())
+        merge(merging)
+        seen["merged"] = merged(merging.base, seen["tuned"], merging.record["share"])
+
+    monkeypatch.setattr(Merging, "merge", watch)
+    monkeypatch.setattr(merging_module, "gain_confidence", lambda differences: 1.0)
+    restored = []
+    restore = CheckpointSelection.restore
+
+    def remember(selection):
+        restore(selection)
+        restored.append(copy_of(selection.model.state_dict()))
+
+    monkeypatch.setattr(CheckpointSelection, "restore", remember)
+    options = DistillOptions.of(
+        merge_on="titles",
+        select_epochs=0.1,
+        held_out=0.2,
+        max_steps=4,
+        batch_size=4,
+        learning_rate=1e-2,
+        warmup=0,
+    )
+    distill(str(tiny_mlm), str(queries), teacher="bm25", output=tmp_path / "o", options=options)
+    record = json.loads((tmp_path / "o" / "training.json").read_text())
+    assert record["merging"]["share"] > 0
+    [chosen] = restored
+    saved = load_encoder(str(tmp_path / "o")).state_dict()
+    for name, value in saved.items():
+        assert torch.equal(seen["tuned"][name], chosen[name])
+        torch.testing.assert_close(value, seen["merged"][name])
 
 
 def test_queries_of_one_kind_are_not_merged_on_and_that_is_said(
