@@ -77,10 +77,9 @@ from beir_cocodr.retrieval.store.shard import bytes_per_vector
 Floats = npt.NDArray[np.float32]
 
 TOP_K = 100
-#: Encoders whose searches give an estimate without labels, and one with vectors of some
-#: collections alone.
+#: Encoders for which an estimate without labels chooses a weight, too, and all encoders.
 ESTIMATED = ("minilm", "glove")
-ENCODERS = (*ESTIMATED, "mpnet")
+ENCODERS = (*ESTIMATED, "mpnet", "e5")
 #: Queries whose search is timed.
 TIMED_QUERIES = 32
 

@@ -98,9 +98,12 @@ LARGEST_LOSS = 0.01
 
 _ALPHA = 0.05
 
+# Tables of other encoders than MiniLM, and these.
+_OTHERS = {"gains with glove": "glove", "gains with mpnet": "mpnet", "gains with e5": "e5"}
+
 MARKS = {
     name: Marks(f"<!-- {name} -->", f"<!-- end of {name} -->")
-    for name in ("beir", "gains", "aims", "gains with glove", "collections", "gains with mpnet")
+    for name in ("beir", "gains", "aims", "collections", *_OTHERS)
 }
 
 Cells = Mapping[str, Mapping[str, Any]]
@@ -223,11 +226,9 @@ def markdown(name: str, results: Mapping[str, Any]) -> str:
         return _beir()
     if name == "collections":
         return _collections(results["encoders"]["minilm"])
-    if name == "gains with mpnet":
-        return _collections(results["encoders"]["mpnet"])
     if name == "aims":
         return _aims(results["encoders"]["minilm"]["groups"])
-    return _gains(results["encoders"]["glove" if "glove" in name else "minilm"])
+    return _gains(results["encoders"][_OTHERS.get(name, "minilm")])
 
 
 def _beir() -> str:
@@ -273,7 +274,10 @@ def _gains(encoder: Mapping[str, Any]) -> str:
     rows = []
     sizes = encoder["bytes_per_document"]
     groups = encoder["groups"]
+    by_estimate = [BY_ESTIMATE.format(label) for label in (HYBRID, FEEDBACK)]
     for label in METHODS:
+        if label in by_estimate and not encoder["estimates"]:
+            continue
         means = [f"{figures[label]['mean']:.3f}" for figures in groups.values()]
         name, ratio = groups["new"][label]["worst against dense"]
         new = groups["new"][label]

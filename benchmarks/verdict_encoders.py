@@ -1,14 +1,14 @@
-"""Claim: a calibration that has seen one encoder judges others, and seeing more of them costs.
+"""Claim: a calibration that has seen one encoder judges others, and seeing strong ones helps.
 
 The model of differences is fitted to the systems of some encoders and judges those of each encoder,
-on collections whose families took no part in the fit. So an encoder is left out with the
-collections that it is judged on, as a stranger's encoder is. Compared are
+on collections whose families took no part in the fit. So where an encoder is left out, it is left
+out with the collections that it is judged on, as a stranger's encoder is. Compared are
 
-- what is fitted: the systems of MiniLM, those of static word vectors, or those of all encoders. An
-  encoder's pairs on a collection weigh together like those of another encoder;
-- how kinds are named: by the use of an encoder alone; with a kind of their own for static word
-  vectors; or with a kind of their own for encoders that are much worse than BM25 on crops and
-  titles, as the package does;
+- what is fitted: the systems of MiniLM, of MPNet, of multilingual E5, of static word vectors, of
+  several of these, or of all. An encoder's pairs on a collection weigh together like those of
+  another encoder;
+- how kinds are named: by the use of an encoder alone; or with a kind of their own for encoders that
+  are much worse than BM25 on crops and titles, as the package does;
 - the differences of pairs as they are, or made consistent: one score for each system, by weighted
   least squares, so that the pairs of a collection share their evidence.
 
@@ -49,18 +49,10 @@ STATIC = "glove"
 #: The encoders that were searched on enough collections for a table of the documentation.
 DOCUMENTED = (MINILM, MPNET, E5, STATIC)
 
-#: Names of fits to the encoders whose systems they see; all where there are none.
-FITS: dict[str, frozenset[str]] = {
-    "MiniLM": frozenset({MINILM}),
-    "MPNet": frozenset({MPNET}),
-    "E5": frozenset({E5}),
-    "MiniLM and MPNet": frozenset({MINILM, MPNET}),
-    "MiniLM and E5": frozenset({MINILM, E5}),
-    "MPNet and E5": frozenset({MPNET, E5}),
-    "MiniLM, MPNet and E5": frozenset({MINILM, MPNET, E5}),
-    "static word vectors": frozenset({STATIC}),
-    "all encoders": frozenset(),
-}
+#: Encoders that are near BM25 or above it on most collections.
+STRONG = frozenset({MINILM, MPNET, E5})
+#: Their names in tables.
+TITLES = {MINILM: "MiniLM", MPNET: "MPNet", E5: "E5"}
 
 #: Returns the encoders of a collection that have kinds of their own.
 Distinguish = Callable[[JudgedCollection], frozenset[str]]
@@ -69,11 +61,6 @@ Distinguish = Callable[[JudgedCollection], frozenset[str]]
 def no_encoder(collection: JudgedCollection) -> frozenset[str]:
     """Return no encoder: kinds are named by the use alone."""
     return frozenset()
-
-
-def static_encoder(collection: JudgedCollection) -> frozenset[str]:
-    """Return the static word vectors."""
-    return frozenset({STATIC})
 
 
 def weak_encoders(collection: JudgedCollection) -> frozenset[str]:
@@ -89,11 +76,9 @@ def weak_encoders(collection: JudgedCollection) -> frozenset[str]:
 
 
 #: How kinds are named, to the encoders that have kinds of their own.
-KINDS: dict[str, Distinguish] = {
-    "use": no_encoder,
-    "use, static or not": static_encoder,
-    "use, weak or not": weak_encoders,
-}
+BY_USE = "use"
+PACKAGED = "use, weak or not"
+KINDS: dict[str, Distinguish] = {BY_USE: no_encoder, PACKAGED: weak_encoders}
 
 
 @dataclass(frozen=True)
@@ -114,6 +99,51 @@ class Part:
     def members(self) -> set[str]:
         """Return the names of the encoders."""
         return set(self.encoders.split(" and "))
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is fitted, and what is judged by it.
+
+    Attributes:
+        kinds: A name of :data:`KINDS`.
+        fitted: The encoders that are fitted; all if there are none.
+        judged: The encoders that are judged. Default: all, and the pairs of each two.
+    """
+
+    kinds: str
+    fitted: frozenset[str] = frozenset()
+    judged: frozenset[str] = frozenset()
+
+    @property
+    def title(self) -> str:
+        """Return the name of the fit."""
+        if not self.fitted:
+            return "all encoders"
+        if self.fitted == {STATIC}:
+            return "static word vectors"
+        *others, last = [TITLES[name] for name in TITLES if name in self.fitted]
+        return f"{', '.join(others)} and {last}" if others else last
+
+    def judges(self, part: Part) -> bool:
+        """Return true if the pairs of a part are judged."""
+        if part.counted is None:
+            return False
+        return not self.judged or part.encoders in self.judged
+
+
+def forms() -> Iterator[Form]:
+    """Yield what is compared."""
+    minilm = frozenset({MINILM})
+    yield Form(BY_USE, minilm)
+    yield Form(PACKAGED, minilm)
+    yield Form(PACKAGED, STRONG)
+    yield Form(PACKAGED, frozenset({STATIC}), STRONG | {STATIC})
+    yield Form(PACKAGED, frozenset(), STRONG | {STATIC})
+    for encoder in (MPNET, E5):
+        yield Form(PACKAGED, frozenset({encoder}), STRONG)
+    for encoder in TITLES:
+        yield Form(PACKAGED, STRONG - {encoder}, frozenset({encoder}))
 
 
 def parts_of(
@@ -191,16 +221,14 @@ def consistent(predicted: Predicted) -> Predicted:
 
 def measure(
     collections: Sequence[JudgedCollection],
-    distinguish: Distinguish,
-    fitted: frozenset[str],
+    form: Form,
     unseen: frozenset[str],
 ) -> dict[str, Summary]:
-    """Judge the systems of every encoder by fits that have not seen the families judged.
+    """Judge the systems of encoders by fits that have not seen the families judged.
 
     Args:
         collections: The collections.
-        distinguish: Returns the encoders that have kinds of their own.
-        fitted: The encoders that are fitted; all if there are none.
+        form: What is fitted and judged.
         unseen: Names of collections that take no part.
 
     Returns:
@@ -209,9 +237,9 @@ def measure(
     parts = []
     for one in collections:
         if one.name not in unseen:
-            parts += parts_of(one, distinguish, is_counted=not one.is_easy)
-    seen = [part.fitted for part in parts if not fitted or part.members <= fitted]
-    judged = [part for part in parts if part.counted is not None]
+            parts += parts_of(one, KINDS[form.kinds], is_counted=not one.is_easy)
+    seen = [part.fitted for part in parts if not form.fitted or part.members <= form.fitted]
+    judged = [part for part in parts if form.judges(part)]
     pairs = [part.counted for part in judged if part.counted is not None]
     predictions = leave_families_out(seen, pairs, caution=CAUTION[GIVEN_QUERIES])
     by_encoders: dict[str, list[Predicted]] = {}
@@ -295,14 +323,12 @@ def main() -> None:
         if not searched.facts.pooled:
             collections.append(JudgedCollection.of(searched))
             print(f"{searched.name}: {len(searched.systems)} systems", flush=True)
-    forms: dict[str, dict[str, Any]] = {}
-    for kinds, distinguish in KINDS.items():
-        forms[kinds] = {}
-        for name, fitted in FITS.items():
-            forms[kinds][name] = measure(
-                collections, distinguish, fitted, frozenset(options.unseen)
-            )
-    results = origin() | {"settings": settings_of(options), "forms": forms}
+    measured: dict[str, dict[str, Any]] = {kinds: {} for kinds in KINDS}
+    for form in forms():
+        figures = measure(collections, form, frozenset(options.unseen))
+        measured[form.kinds][form.title] = figures
+        print(f"{form.kinds}, fitted to {form.title}: {len(figures)} judged", flush=True)
+    results = origin() | {"settings": settings_of(options), "forms": measured}
     write_results(options.results, results)
     print(describe(results))
 

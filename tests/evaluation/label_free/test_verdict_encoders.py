@@ -11,7 +11,7 @@ from collecting.systems import System
 from fitting.judged_collections import JudgedCollection
 from fitting.labelled_pairs import LabelledPairs
 from fitting.left_out import Predicted
-from verdict_encoders import STATIC, consistent, parts_of, static_encoder, weak_encoders
+from verdict_encoders import PACKAGED, STATIC, Part, consistent, forms, parts_of, weak_encoders
 
 from beir_cocodr.evaluation.calibration import ExpectedDifference
 from beir_cocodr.evaluation.label_free.estimators import MADE
@@ -71,7 +71,7 @@ def test_an_encoder_far_behind_bm25_is_weak():
 def test_pairs_are_divided_by_encoders_and_named_by_kind(monkeypatch):
     one = collection((0.1, -0.2, -0.3))
     monkeypatch.setattr(JudgedCollection, "counted", lambda self, regime: self.pairs[regime])
-    parts = {part.encoders: part for part in parts_of(one, static_encoder, is_counted=True)}
+    parts = {part.encoders: part for part in parts_of(one, weak_encoders, is_counted=True)}
     assert {name: part.fitted.models for name, part in parts.items()} == {
         "minilm": PAIRS[:1],
         "glove": PAIRS[1:2],
@@ -82,8 +82,22 @@ def test_pairs_are_divided_by_encoders_and_named_by_kind(monkeypatch):
     assert one.pairs[GIVEN_QUERIES].kinds[1] == ("bm25", "dense")
     marked = replace(one.pairs[GIVEN_QUERIES], kinds=[("bm25", "weak dense")] * 3)
     again = replace(one, pairs={GIVEN_QUERIES: marked})
-    by_encoder = {part.encoders: part for part in parts_of(again, static_encoder, is_counted=True)}
+    by_encoder = {part.encoders: part for part in parts_of(again, weak_encoders, is_counted=True)}
     assert by_encoder["minilm"].fitted.kinds == [("bm25", "dense")]
     assert by_encoder["glove"].fitted.kinds == [("bm25", "other dense")]
-    [only_fitted, *_] = parts_of(one, static_encoder, is_counted=False)
+    [only_fitted, *_] = parts_of(one, weak_encoders, is_counted=False)
     assert only_fitted.counted is None
+
+
+def test_an_encoder_that_is_left_out_is_judged_by_the_others_alone():
+    titles = {form.title: form for form in forms() if form.kinds == PACKAGED}
+    assert "MiniLM, MPNet and E5" in titles
+    assert titles["MPNet and E5"].judged == {"minilm"}
+    for form in forms():
+        if len(form.fitted) == 2:
+            assert not form.fitted & form.judged
+    part = Part("glove and minilm", None, object())
+    assert titles["MiniLM"].judges(part)
+    assert not titles["MPNet and E5"].judges(part)
+    assert titles["MPNet and E5"].judges(replace(part, encoders="minilm"))
+    assert not titles["MPNet and E5"].judges(replace(part, encoders="minilm", counted=None))
