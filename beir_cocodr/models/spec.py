@@ -122,8 +122,7 @@ class Fusion:
 
 _WEIGHT = re.compile(r"[0-9]+(\.[0-9]+)?")
 
-#: What stands for BM25's weight in ``hybrid@estimate:M``, where an estimate without labels chooses
-#: it.
+#: The setting in ``hybrid@estimate:M``, where an estimate without labels chooses BM25's weight.
 ESTIMATE = "estimate"
 
 

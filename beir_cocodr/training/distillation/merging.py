@@ -258,8 +258,9 @@ class Merging:
         self.model.eval()
         processes = world_size()
         values = np.zeros(len(names))
-        own = names[rank() :: processes]
-        for first, part in enumerate(do_each(lambda: self.selection.reciprocal_ranks(own))):
+        of_process = names[rank() :: processes]
+        parts = do_each(lambda: self.selection.reciprocal_ranks(of_process))
+        for first, part in enumerate(parts):
             values[first::processes] = part
         return values
 
