@@ -77,7 +77,7 @@ from beir_cocodr.retrieval.store.shard import bytes_per_vector
 Floats = npt.NDArray[np.float32]
 
 TOP_K = 100
-#: Encoders for which an estimate without labels chooses a weight, too, and all encoders.
+#: Encoders for which an estimate without labels also chooses the weight, and all encoders.
 ESTIMATED = ("minilm", "glove")
 ENCODERS = (*ESTIMATED, "mpnet", "e5")
 #: Queries whose search is timed.

@@ -98,7 +98,7 @@ LARGEST_LOSS = 0.01
 
 _ALPHA = 0.05
 
-# Tables of other encoders than MiniLM, and these.
+# The tables of encoders other than MiniLM, and their encoders.
 _OTHERS = {"gains with glove": "glove", "gains with mpnet": "mpnet", "gains with e5": "e5"}
 
 MARKS = {

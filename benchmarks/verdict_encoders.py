@@ -1,4 +1,4 @@
-"""Claim: a calibration that has seen one encoder judges others, and seeing strong ones helps.
+"""Claim: a calibration that has seen one strong encoder judges other strong ones.
 
 The model of differences is fitted to the systems of some encoders and judges those of each encoder,
 on collections whose families took no part in the fit. So where an encoder is left out, it is left

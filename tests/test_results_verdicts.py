@@ -7,6 +7,8 @@ from importlib import import_module
 import pytest
 from test_results import PAGE, README, ROOT, results_of, section
 
+from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, load_calibration
+
 
 def test_the_figures_of_verdicts_are_in_a_results_file():
     results = results_of("verdict")
@@ -101,6 +103,14 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
         assert text.format(round(row["pairs"]), row["predicted"], row["observed"]) in page
     assert results["corpus alone"]["all"]["counts"]["decided"] == 0
     assert "a corpus without any queries gets the better bet but no decision" in short
+
+
+def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():
+    prior = load_calibration().models[CORPUS_ALONE].priors["dense, hybrid"]
+    usual = prior.precedent
+    words = f"in {usual.better} of {usual.collections} labelled collections it was better, by"
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().replace("> ", "").split())
+    assert f"{words} {usual.average:.2f} on average" in page
 
 
 def described(figures):

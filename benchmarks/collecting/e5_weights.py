@@ -24,7 +24,6 @@ from beir_cocodr.io import unfinished
 Floats = npt.NDArray[np.float32]
 
 _MAGIC = b"E5S1"
-_BLOCK = 32
 _BLOCK_BYTES = 18
 _QUANTIZED = np.dtype([("scale", "<f2"), ("numbers", "u1", 16)])
 

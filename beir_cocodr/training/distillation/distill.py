@@ -159,7 +159,7 @@ def distill(
             if held is not None and not preparation.stops_early:
                 examples = len(rounds.task.train)
                 stage = _with_selection(stage, held, student.model, options, output, examples)
-            # What is merged are the weights that held-out queries chose.
+            # Merging takes the weights that held-out queries chose.
             if of_kind is not None:
                 stage = _with_merging(stage, of_kind, student.model, options, output)
         # An epoch of the trainer is a round, so passes over the queries become steps.
