@@ -293,6 +293,9 @@ def run_stage(
     with started(output, stage.plan):
         arguments = _arguments(stage, options, output)
         keep_to_one_gpu(arguments)
+    if options.dropout is not None:
+        for part in (stage.model, stage.loss):
+            set_dropout(part, options.dropout)
     services = report_services(options.report_to)
     trainer = _build_trainer(stage, options, arguments, last)
     for callback in report_callbacks(services, output):
@@ -327,6 +330,19 @@ def run_stage(
     )
     with naming_full_disk(output, complete_so_far):
         return on_main(lambda: _save(stage, output, record))
+
+
+def set_dropout(module: torch.nn.Module, rate: float) -> None:
+    """Set the rates of dropout of a module and its parts; its configuration keeps its own.
+
+    Some layers of transformers keep their rate as a number instead of a module.
+    """
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = rate
+        for name, value in vars(part).items():
+            if "dropout" in name and isinstance(value, float):
+                setattr(part, name, rate)
 
 
 def _has_trained(last: Path | None, steps: int) -> bool:
