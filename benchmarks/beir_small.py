@@ -147,15 +147,21 @@ class Task:
             return self.judge_trained(arm, seed, start, seconds)
         return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
 
-    def train_without_labels(self, arm: Arm, seed: int) -> Cell:
+    def train_without_labels(self, arm: Arm, seed: int, **changes: Any) -> Cell:
         """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model.
 
         The stage merges what it trained with the base; ``unmerged`` judges it before.
+
+        Args:
+            arm: The row.
+            seed: The seed of queries and training.
+            changes: Further options of the training.
         """
         output = self.work / f"adapted-{seed}"
         unmerged = self.work / f"unmerged-{seed}"
         steps = max(1, self.steps // FEWER_WITHOUT_LABELS)
         settings = self.shared(seed) | {"max_steps": steps, "refresh_steps": max(1, steps // 2)}
+        settings |= changes
         with keeping_unmerged(unmerged):
             record = adapt(
                 MODEL,

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from collecting.encoder_table import ENCODERS, load_encoder
 from collecting.encoders import DOCUMENT, Encoder, Transformer
+from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, cut_parent, has_pools
 from collecting.query_sets import SETS, has_questions, let_write_questions, query_sets
 from collecting.searched import missing_sets, pools_file, results_file
@@ -55,7 +56,7 @@ class Task:
     """
 
     parent: Parent
-    encoders: list[Encoder]
+    encoders: list[Encoder | TokenEncoder]
     fitted: list[Transformer]
     is_read: bool
     is_asked: bool
@@ -94,7 +95,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
     )
 
 
-def available_encoders(options: argparse.Namespace) -> list[Encoder]:
+def available_encoders(options: argparse.Namespace) -> list[Encoder | TokenEncoder]:
     """Load the encoders whose weights exist, and print which ones are left out."""
     encoders = []
     for name in options.encoders:
@@ -103,7 +104,7 @@ def available_encoders(options: argparse.Namespace) -> list[Encoder]:
         except InputError as error:
             report(str(error))
             continue
-        if options.bf16 and isinstance(encoder, Transformer):
+        if options.bf16 and isinstance(encoder, Transformer | TokenEncoder):
             encoder.use_bfloat16()
         encoders.append(encoder)
     return encoders
@@ -122,7 +123,7 @@ def load_reader(options: argparse.Namespace) -> PoolReader | None:
 def plan(
     name: str,
     source: str,
-    encoders: Sequence[Encoder],
+    encoders: Sequence[Encoder | TokenEncoder],
     options: argparse.Namespace,
 ) -> Task | None:
     """Return what is left to do on a collection, or nothing.
@@ -213,7 +214,10 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
         searches.search_bm25()
         for encoder in task.encoders:
             start = time.perf_counter()
-            searches.search(encoder)
+            if isinstance(encoder, TokenEncoder):
+                searches.search_tokens(encoder)
+            else:
+                searches.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
         if reader is not None and not task.is_read:
             start = time.perf_counter()
@@ -225,7 +229,7 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
             report(f"{name}, vector:{encoder.name}: {time.perf_counter() - start:.0f} seconds")
 
 
-def collect_all(encoders: Sequence[Encoder], options: argparse.Namespace) -> None:
+def collect_all(encoders: Sequence[Encoder | TokenEncoder], options: argparse.Namespace) -> None:
     """Plan all searches, print their cost, and search."""
     reader = load_reader(options)
     tasks = []

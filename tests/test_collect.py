@@ -13,6 +13,7 @@ import torch
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
+from collecting.late_interaction import TokenEncoder
 from collecting.mpnet_attention import fuse_attention
 from collecting.other_encoders import Sparse, WordVectors
 from collecting.parents import Facts, Limits, cut_parent
@@ -28,7 +29,7 @@ from collecting.query_sets import (
 )
 from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
-from collecting.systems import DERIVED, READ_USES, System, Vectors, quantize, unit
+from collecting.systems import COLBERT, DERIVED, READ_USES, System, Vectors, quantize, unit
 from http_servers import serving
 from transformers import MPNetConfig, MPNetModel
 
@@ -451,6 +452,29 @@ def test_a_fitted_hybrid_encoder_is_searched_as_by_the_package(
         evidence.lists[model],
     )
     np.testing.assert_allclose(searched.with_queries.crops["vector:tiny"], evidence.crops[model])
+
+
+def test_late_interaction_is_searched_as_by_the_package(
+    collection, tiny_cosine, tmp_path, monkeypatch
+):
+    encoder = TokenEncoder("tokens", str(tiny_cosine))
+    row = EncoderRow(lambda name, folder: encoder, uses=(COLBERT,))
+    monkeypatch.setitem(encoder_table.ENCODERS, "tokens", row)
+    search("some", collection, [encoder], options(tmp_path / "work"))
+    encoder.model.save_pretrained(str(tmp_path / "model"))
+    [searched] = load_searched(tmp_path / "work")
+    cut = searched.parent.load()
+    model = f"colbert:{tmp_path / 'model'}"
+    with Resources.temporary(cut.documents, SearchOptions()) as resources:
+        evidence = Gatherer(resources, [model], samples=LIMITS.samples).gather(
+            {query: cut.queries[query] for query in cut.qrels}
+        )
+    ours = searched.with_queries
+    depth = len(cut.documents)
+    np.testing.assert_array_equal(ours.lists["colbert:tokens"][:, :depth], evidence.lists[model])
+    np.testing.assert_allclose(ours.crops["colbert:tokens"], evidence.crops[model])
+    assert ours.kinds["colbert:tokens"] == evidence.kinds[model]
+    assert collect.plan("some", str(collection), [encoder], options(tmp_path / "work")) is None
 
 
 def queries_of(work: Path):

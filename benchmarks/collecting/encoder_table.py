@@ -9,8 +9,9 @@ from pathlib import Path
 from beir_cocodr.errors import InputError
 from collecting.e5_weights import write_folder
 from collecting.encoders import Encoder, Transformer, Variants
+from collecting.late_interaction import TokenEncoder
 from collecting.other_encoders import Sparse, WordVectors
-from collecting.systems import SPLADE, USES
+from collecting.systems import COLBERT, SPLADE, USES
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class EncoderRow:
         base: The encoder whose defects its variants are, if it gives defects alone.
     """
 
-    build: Callable[[str, Path], Encoder]
+    build: Callable[[str, Path], Encoder | TokenEncoder]
     folder: str = ""
     uses: tuple[str, ...] = USES
     derives: bool = True
@@ -51,6 +52,14 @@ def _e5(name: str, folder: Path) -> Encoder:
     return Transformer(name, str(encoder), Variants(first_token=True, prefix=True))
 
 
+def _minilm_tokens(name: str, folder: Path) -> TokenEncoder:
+    return TokenEncoder(name, "minilm")
+
+
+def _mpnet_tokens(name: str, folder: Path) -> TokenEncoder:
+    return TokenEncoder(name, str(folder))
+
+
 #: Encoders by name.
 ENCODERS = {
     "minilm": EncoderRow(_minilm),
@@ -64,10 +73,17 @@ ENCODERS = {
         uses=(SPLADE,),
         derives=False,
     ),
+    "minilm-tokens": EncoderRow(_minilm_tokens, uses=(COLBERT,), derives=False),
+    "mpnet-tokens": EncoderRow(
+        _mpnet_tokens,
+        "all-mpnet-base-v2",
+        uses=(COLBERT,),
+        derives=False,
+    ),
 }
 
 
-def load_encoder(name: str, models: Path) -> Encoder:
+def load_encoder(name: str, models: Path) -> Encoder | TokenEncoder:
     """Load an encoder by its name.
 
     Args:

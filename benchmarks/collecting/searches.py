@@ -22,6 +22,7 @@ from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from collecting.encoder_table import ENCODERS
 from collecting.encoders import DOCUMENT, QUERY, Encoder, Transformer, VectorFolder
+from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, folder_name
 from collecting.query_sets import QUERIES, SETS, query_sets
 from collecting.searched import (
@@ -131,6 +132,20 @@ class CollectionSearch:
                 else:
                     results |= self._uses(name, encoder.name, stored, row.uses)
         write_results(file, results)
+
+    def search_tokens(self, encoder: TokenEncoder) -> None:
+        """Search by late interaction for the sets that have no results."""
+        file = results_file(self.work, self.parent.name, encoder.name)
+        [use] = ENCODERS[encoder.name].uses
+        system = System.parse(use + encoder.name)
+        results = {}
+        for name in missing_sets(file, self.names):
+            corpus = self.corpora[name]
+            late = encoder.ranker(corpus.documents, corpus.bm25)
+            results[system.name, name] = self._ranked(name, late)
+        encoder.forget()
+        if results:
+            write_results(file, results)
 
     def search_fitted(self, encoder: Transformer) -> None:
         """Search by the hybrid encoder that is fitted to each corpus, where there are no results.

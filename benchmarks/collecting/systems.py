@@ -31,8 +31,9 @@ DEFECT_USES = ("", "hybrid@0.5:")
 #: The uses of an encoder whose best documents a language model reads.
 READ_USES = ("", "hybrid@0.5:", "rm3@0.5:", "feedback@0.5:")
 
-#: How a sparse encoder is used.
+#: How a sparse encoder is used, and how the vectors of tokens are.
 SPLADE = "splade:"
+COLBERT = "colbert:"
 
 #: Defects that are derived from vectors.
 DERIVED = ("noise-0.4", "noise-0.8", "bits-4", "bits-8", "quarter", "shuffled", "missing")

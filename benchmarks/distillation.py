@@ -1,0 +1,197 @@
+"""Claim: merged with its start, distillation without labels nowhere loses significantly.
+
+MiniLM is distilled from the ranking of ``rm3`` on generated claims and keywords, as the stage
+``distill`` of ``adapt`` does, and merged with MiniLM by the share that held-out titles choose and
+confirm. Each model is judged by labels before and after merging, alone and fused with BM25.
+
+Models and figures are kept in ``--work``, so that a killed run continues. The script first prints
+what is missing and what it costs, as far as it has measured a collection. It writes
+``benchmarks/results/distillation.json`` and a table of ``docs/adaptation.md``:
+
+    OMP_NUM_THREADS=1 python benchmarks/distillation.py --collections DIR --work DIR --only npl
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from beir_small import Task
+from beir_small_results import ARMS
+from beir_small_tables import ALONE, BASE, FUSED
+from harness.page import Marks, markdown_table
+from harness.script import (
+    ROOT,
+    add_work,
+    option_parser,
+    origin,
+    read_json,
+    results_file,
+    settings_of,
+    write_results,
+)
+from scipy import stats
+
+from beir_cocodr.data.collection import load_collection
+from beir_cocodr.evaluation.measures import holm
+from beir_cocodr.io import write_text
+from beir_cocodr.training.shared_options import PRECISIONS
+
+#: Two tasks of BEIR, and classic test collections.
+COLLECTIONS = ("scifact", "nfcorpus", "npl", "cacm", "dbpedia-pool", "msmarco-pool")
+COLLECTIONS += ("time", "cranfield", "cisi", "med", "lisa")
+#: The table of this script on the page.
+PAGE = ROOT / "docs" / "adaptation.md"
+MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")
+
+[MERGED, UNMERGED] = (arm.name for arm in ARMS if arm.unlabelled)
+_ROWS = (BASE, UNMERGED, MERGED)
+
+
+def measure(task: Task, seed: int, kept: Path) -> dict[str, Any]:
+    """Return the cells of a collection and the record of merging, from the file if it is there."""
+    if not kept.is_file():
+        cells = [task.free(BASE)]
+        for arm in ARMS:
+            if arm.unlabelled:
+                cells.append(task.train_without_labels(arm, seed, dropout=0.0))
+        model = task.work / f"adapted-{seed}" / "models" / "distill"
+        record = read_json(model / "training.json")
+        content = {
+            "documents": len(load_collection(task.dataset).documents),
+            "queries": len(cells[0].scores[ALONE]),
+            "merging": record["merging"],
+            "cells": [asdict(cell) for cell in cells],
+        }
+        write_text(kept, json.dumps(content))
+    return dict(read_json(kept))
+
+
+def summarize(collections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of every collection, and the tests against MiniLM.
+
+    The tests of a row and a use are corrected by Holm over all collections.
+    """
+    means: dict[str, Any] = {name: {} for name in collections}
+    for name, content in collections.items():
+        for cell in content["cells"]:
+            means[name][cell["row"]] = {
+                use: round(float(np.mean(scores)), 4) for use, scores in cell["scores"].items()
+            }
+    tests: dict[str, Any] = {row: {} for row in (UNMERGED, MERGED)}
+    for row, use in itertools.product(tests, (ALONE, FUSED)):
+        values = [p_value(content["cells"], row, use) for content in collections.values()]
+        tests[row][use] = dict(zip(collections, holm(values), strict=True))
+    return {"means": means, "p": tests}
+
+
+def p_value(cells: Sequence[Mapping[str, Any]], row: str, use: str) -> float:
+    """Return p of the paired t-test of a row against MiniLM; 1 where the two are the same."""
+    scores = {cell["row"]: cell["scores"][use] for cell in cells}
+    if scores[row] == scores[BASE]:
+        return 1.0
+    return float(stats.ttest_rel(scores[BASE], scores[row]).pvalue)
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """Return the table of the page; a star marks a significant difference from MiniLM."""
+    header = ["collection", "documents", "queries"]
+    for use in (ALONE, FUSED):
+        header += [f"MiniLM, {use}", f"trained, {use}", f"merged, {use}"]
+    rows = []
+    for name, content in results["collections"].items():
+        row = [name, f"{content['documents']:,}", str(content["queries"])]
+        for use in (ALONE, FUSED):
+            row += [_figure(results, name, part, use) for part in _ROWS]
+        rows.append([*row, f"{content['merging']['share']:g}"])
+    return markdown_table([*header, "share"], rows)
+
+
+def _figure(results: Mapping[str, Any], name: str, row: str, use: str) -> str:
+    text = f"{results['means'][name][row][use]:.3f}"
+    is_clear = row != BASE and results["p"][row][use][name] < 0.05
+    return f"{text} *" if is_clear else text
+
+
+def report_cost(names: Sequence[str], kept: Path) -> None:
+    """Print what is missing, and the hours that it takes by what was measured already."""
+    measured = [read_json(file) for file in sorted(kept.glob("*.json"))]
+    missing = [name for name in names if not (kept / f"{name}.json").is_file()]
+    cost = "a cost that the first one shows"
+    if measured:
+        seconds = [sum(_seconds(cell) for cell in content["cells"]) for content in measured]
+        hours = float(np.mean(seconds)) * len(missing) / 3600
+        cost = f"about {hours:.1f} hours, as others took on average"
+    print(f"{len(missing)} collections are missing: {cost}", flush=True)
+
+
+def _seconds(cell: Mapping[str, Any]) -> float:
+    """Return the seconds of a cell; the unmerged one is trained along with the merged one."""
+    trained = 0.0 if cell["row"] == UNMERGED else cell["train_seconds"]
+    return float(trained + cell["judge_seconds"])
+
+
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = option_parser(__doc__, "distillation")
+    add_work(parser)
+    parser.add_argument(
+        "--collections",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Read collections from this folder of BEIR folders.",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=COLLECTIONS,
+        default=list(COLLECTIONS),
+        help="Train on these collections. Default: all.",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=300,
+        help="Train for a third of so many steps. Default: 300.",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="auto",
+        help="Train in this precision. Default: that of the device.",
+    )
+    parser.add_argument("--seed", type=int, default=13, help="Train with this seed. Default: 13.")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure what is missing, and print and write the results."""
+    options = parse_options()
+    kept = options.work / "cells"
+    kept.mkdir(parents=True, exist_ok=True)
+    report_cost(options.only, kept)
+    for name in options.only:
+        task = Task(options.collections / name, options.work, options.steps, options.precision)
+        content = measure(task, options.seed, kept / f"{name}.json")
+        print(name, content["merging"], flush=True)
+    collections = {}
+    for name in COLLECTIONS:
+        if (kept / f"{name}.json").is_file():
+            collections[name] = read_json(kept / f"{name}.json")
+    results = origin() | {"settings": settings_of(options), "seeds": [options.seed]}
+    results |= {"collections": collections} | summarize(collections)
+    write_results(options.results, results)
+    print(markdown(results))
+    if options.results == results_file("distillation"):
+        MARKS.write(PAGE, markdown(results))
+
+
+if __name__ == "__main__":
+    main()
