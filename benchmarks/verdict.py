@@ -23,6 +23,7 @@ everyone has.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ from fitting.judged_collections import (
     with_features,
 )
 from fitting.labelled_pairs import LabelledPairs
-from fitting.left_out import Predicted, leave_families_out, leave_nothing_out
+from fitting.left_out import Predicted, leave_families_out, leave_kinds_out, leave_nothing_out
 from fitting.moment_fit import CAUTION, USUAL_LOSS
 from fitting.overlap_bias import COMPARED, overlap_bias
 from fitting.summaries import (
@@ -171,6 +172,10 @@ class Study:
             figures["bias by overlap"] = self.overlap_bias()
         figures["unseen"] = self.judge_unseen()
         return figures, left_out
+
+    def judge_new_kinds(self) -> dict[str, list[Predicted]]:
+        """Return kind to the predictions of its pairs by fits without the kind and the family."""
+        return leave_kinds_out(self.fitted, self._counted(), CAUTION[self.regime])
 
     def overlap_bias(self) -> dict[str, Any]:
         """Return how far leads on crops and the like are too large, by the words of queries."""
@@ -508,17 +513,25 @@ def main() -> None:
     collections = read_collections(options)
     results: dict[str, Any] = origin() | {"settings": settings_of(options)}
     trusted = {}
+    new_kinds = {}
     for regime in REGIMES:
         study = Study(regime, collections, frozenset(options.unseen))
         results[regime], left_out = study.judge()
         searched = study.searched
         trusted[regime] = [without_own_kind(one, searched[one.pairs.name]) for one in left_out]
+        by_kind = study.judge_new_kinds()
+        results[regime]["kinds left out"] = {
+            kind: summarize(by_kind[kind]) for kind in sorted(by_kind)
+        }
+        new_kinds[regime] = list(itertools.chain.from_iterable(by_kind.values()))
+        results[regime]["all kinds left out"] = summarize(new_kinds[regime])
         results[regime]["aims"] = check_aims(results[regime])
     results["collections"] = {one.name: describe_collection(one.searched) for one in collections}
     write_results(options.results, results)
     by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
     corpora = {one.name: one.searched.corpus_sha256 for one in collections}
-    calibration_of(by_regime, corpora, trusted).write(options.calibration)
+    calibration = calibration_of(by_regime, corpora, trusted, new_kinds)
+    calibration.write(options.calibration)
     print(describe(results))
     print(documented(results))
     if options.results == results_file("verdict"):

@@ -13,7 +13,7 @@ import torch
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
 from collecting.encoders import DOCUMENT, QUERY, WRONG_PREFIX, Transformer, Variants
-from collecting.late_interaction import TokenEncoder
+from collecting.late_interaction import TokenEncoder, maxsim
 from collecting.mpnet_attention import fuse_attention
 from collecting.other_encoders import Sparse, WordVectors
 from collecting.parents import Facts, Limits, cut_parent
@@ -31,6 +31,7 @@ from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
 from collecting.systems import COLBERT, DERIVED, READ_USES, System, Vectors, quantize, unit
 from http_servers import serving
+from torch.nn.functional import normalize
 from transformers import MPNetConfig, MPNetModel
 
 from beir_cocodr.data.collection import load_collection
@@ -475,6 +476,18 @@ def test_late_interaction_is_searched_as_by_the_package(
     np.testing.assert_allclose(ours.crops["colbert:tokens"], evidence.crops[model])
     assert ours.kinds["colbert:tokens"] == evidence.kinds[model]
     assert collect.plan("some", str(collection), [encoder], options(tmp_path / "work")) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_maxsim_of_the_study_is_that_of_the_host(dtype):
+    from sentence_transformers.util.similarity import maxsim as host
+
+    torch.manual_seed(0)
+    queries = [normalize(torch.randn(length, 16), dim=-1) for length in (1, 7, 3)]
+    documents = [normalize(torch.randn(length, 16), dim=-1) for length in (5, 1, 40, 2)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        expected = host(queries, documents).float()
+    np.testing.assert_allclose(maxsim(queries, documents, dtype), expected, rtol=1e-5)
 
 
 def queries_of(work: Path):

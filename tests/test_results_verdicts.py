@@ -7,7 +7,12 @@ from importlib import import_module
 import pytest
 from test_results import PAGE, README, ROOT, results_of, section
 
-from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, load_calibration
+from beir_cocodr.evaluation.label_free.verdict import (
+    CORPUS_ALONE,
+    GIVEN_QUERIES,
+    NEW_KIND,
+    load_calibration,
+)
 
 
 def test_the_figures_of_verdicts_are_in_a_results_file():
@@ -103,6 +108,21 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
         assert text.format(round(row["pairs"]), row["predicted"], row["observed"]) in page
     assert results["corpus alone"]["all"]["counts"]["decided"] == 0
     assert "a corpus without any queries gets the better bet but no decision" in short
+
+
+def test_the_figures_of_left_out_kinds_are_in_a_results_file():
+    results = results_of("verdict")["given queries"]
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    counts = results["all kinds left out"]["counts"]
+    held = f"{counts['covered']:,} of {counts['pairs']:,} intervals of its pairs hold"
+    right = f"{counts['right']} of {counts['decided']} decided signs are right"
+    large = f"{counts['very_large_decided']} of the {counts['very_large']} pairs beyond 0.05"
+    assert f"{held}; {right}, and {large} are decided" in page
+    for part in ("pairs", "covered", "decided", "right"):
+        of_kinds = results["kinds left out"].values()
+        assert counts[part] == sum(one["counts"][part] for one in of_kinds)
+    trusted = load_calibration().trust[GIVEN_QUERIES][NEW_KIND]
+    assert trusted == counts | {"collections": results["all kinds left out"]["collections"]}
 
 
 def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():

@@ -216,6 +216,8 @@ class DifferenceModel:
         noise: (p, p) covariance of the features of a known difference.
         priors: Pair of kinds, see :func:`kind_pair`, to its prior; each pair in one order.
         others: The prior of all other pairs.
+        others_caution: By what the deviations of those pairs are multiplied. It was chosen so that
+            intervals hold on kinds that are left out of the fit.
         floor: The scale of a pair is its rank distance plus this.
         freedom: Degrees of freedom; infinitely many give the normal distribution.
         widening: How fast intervals widen with the distance of a collection.
@@ -239,10 +241,15 @@ class DifferenceModel:
     usual_loss: float = 0.0
     usual_nonletters: float = 1.0
     undoubted: list[str] = field(default_factory=list)
+    others_caution: float = 1.0
 
     def knows(self, kind: str) -> bool:
         """Return true if models of a kind took part in the fit."""
         return any(kind in pair.split(", ") for pair in self.priors)
+
+    def has_pair(self, a: str | None, b: str | None) -> bool:
+        """Return true if pairs of these kinds took part in the fit."""
+        return kind_pair(a, b) in self.priors or kind_pair(b, a) in self.priors
 
     def prior(self, a: str | None, b: str | None) -> KindPrior:
         """Return the prior of a pair of kinds."""
@@ -292,7 +299,7 @@ class DifferenceModel:
         scaled = [pair.features[name] / scale for name in names]
         surprise = np.array(scaled) - usual
         shift = 0.0
-        deviation = 1 / math.sqrt(gain.precision)
+        deviation = gain.caution / math.sqrt(gain.precision)
         if names:
             shift = float(gain.weights @ surprise)
             squares = float(surprise @ gain.inverse @ surprise)
@@ -316,6 +323,7 @@ class DifferenceModel:
 
     def _gain(self, pair: PairFeatures, names: Sequence[str]) -> _Gain:
         prior = self.prior(*pair.kinds)
+        caution = 1.0 if self.has_pair(*pair.kinds) else self.others_caution
         widening = 1 + self.widening * pair.unlikeness**2
         prior_precision = 1 / (widening * prior.deviation**2)
         if not names:
@@ -325,6 +333,7 @@ class DifferenceModel:
                 inverse=np.zeros((0, 0)),
                 precision=prior_precision,
                 prior_share=1.0,
+                caution=caution,
             )
         rows = [row for row, name in enumerate(self.slopes) if name in names]
         slopes = np.array([self.slopes[name] for name in names])
@@ -344,6 +353,7 @@ class DifferenceModel:
             inverse=inverse,
             precision=precision,
             prior_share=prior_precision / precision,
+            caution=caution,
         )
 
 
@@ -357,6 +367,7 @@ class _Gain:
         inverse: (p, p) inverse of the covariance of the surprises.
         precision: Precision of the posterior.
         prior_share: The share of the prior in it.
+        caution: By what its deviation is multiplied.
     """
 
     prior: KindPrior
@@ -364,6 +375,7 @@ class _Gain:
     inverse: Doubles
     precision: float
     prior_share: float
+    caution: float
 
 
 @dataclass(frozen=True)
@@ -418,6 +430,7 @@ class Calibration(Record):
         given: str,
         group: str,
         corpus_sha256: str | None = None,
+        left_out: str = "it and its family",
     ) -> str:
         """Return how far to trust a verdict, for a person.
 
@@ -425,6 +438,7 @@ class Calibration(Record):
             given: A key of ``trust``.
             group: A key of its value.
             corpus_sha256: Content hash of the corpus.
+            left_out: What the models were fitted without that were counted, in words.
         """
         counts = Counter(self.trust.get(given, {}).get(group))
         if not counts["pairs"]:
@@ -439,7 +453,7 @@ class Calibration(Record):
             )
         text = (
             f"For {group} ({given}), on {counts['collections']} labelled collections, each judged "
-            "by a model fitted without it and its family: the 90% interval contained the labelled "
+            f"by a model fitted without {left_out}: the 90% interval contained the labelled "
             f"difference in {counts['covered']} of {counts['pairs']} pairs, {decided}; of "
             f"{counts['large']} pairs whose labels differ significantly, by more than 0.03, it "
             f"decided {counts['large_decided']}, of {counts['equal']} that are equal within "

@@ -29,7 +29,7 @@ TRAINED_ON = "queries_trained_on"
 LEVEL = 0.05
 
 #: What a verdict without labels rests on: the calibration; judged queries too; or little more than
-#: what usually wins, because there is no evidence or the calibration has no models of a kind.
+#: what usually wins, because there is no evidence or it is not known what kind of model one is.
 CALIBRATED = "calibrated"
 JUDGED = "judged"
 PRIOR = "prior"
@@ -324,11 +324,12 @@ class PairVerdict(_Comparison):
     """The verdict on b against a by the label-free rule, from ``features`` and ``estimates``.
 
     Attributes:
-        family: "models of one kind" or "models of different kinds".
+        family: "models of one kind", "models of different kinds", or "models of a kind that the
+            calibration does not have".
         verdict: "better", "worse", "no difference" or "cannot tell".
         probability: P(b is better than a).
         rule: "calibrated", "judged" with judged queries, or "prior" where nothing may be decided,
-            because no estimator applies or the calibration has no models of a kind.
+            because no estimator applies or it is not known what kind of model one is.
         score: evidence for b, from −1 to 1.
         reason: the estimate, and what it rests on.
         trust: how often such verdicts are right, in words.

@@ -107,8 +107,8 @@ class Fusion:
         weighted: True if it weights BM25; the class then takes ``bm25_weight`` too, and a name may
             set it, as in ``hybrid@0.3:M``.
         lucene: True if Lucene's BM25 can take part.
-        calibration_kind: Its kind in the calibration of verdicts; without one, or with one that the
-            calibration does not have, a verdict "cannot tell".
+        calibration_kind: Its kind in the calibration of verdicts. Without one, a verdict without
+            labels "cannot tell"; with one that the calibration does not have, it is more cautious.
         citation: A BibTeX key of ``models/papers.bib``, a BibTeX entry, or "" for none.
     """
 

@@ -16,6 +16,7 @@ def calibration_of(
     by_regime: Mapping[str, Sequence[LabelledPairs]],
     corpora: Mapping[str, str],
     left_out: Mapping[str, Sequence[Predicted]],
+    new_kinds: Mapping[str, Sequence[Predicted]] | None = None,
 ) -> Calibration:
     """Return the calibration that is fitted to all collections.
 
@@ -23,10 +24,13 @@ def calibration_of(
         by_regime: What is given, such as "given queries", to the pairs of the collections.
         corpora: Collection to the content hash of its documents.
         left_out: What is given to the collections, each predicted without its family.
+        new_kinds: What is given to the collections, each predicted without its family and one of
+            the kinds of the predicted pairs.
     """
     from beir_cocodr.evaluation.label_free.verdict import (
         DIFFERENT_KINDS,
         GIVEN_QUERIES,
+        NEW_KIND,
         SAME_KIND,
         is_same_kind,
     )
@@ -40,6 +44,9 @@ def calibration_of(
             SAME_KIND: count_trust(predictions, is_same_kind),
             DIFFERENT_KINDS: count_trust(predictions, lambda kinds: not is_same_kind(kinds)),
         }
+    for regime, predictions in (new_kinds or {}).items():
+        names = {predicted.pairs.name for predicted in predictions}
+        trust[regime][NEW_KIND] = count_trust(predictions) | {"collections": len(names)}
     return Calibration(
         collections=list(corpora),
         corpora=list(corpora.values()),

@@ -54,8 +54,11 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.
-COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "vector", "feedback", "splade")
+COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "vector", "feedback")
 FITTED = (*COUNTED, "hybrid@0.2", "hybrid@1", "rrf")
+
+#: Uses of models of a kind to which nothing is fitted.
+NEW = ("splade", "colbert")
 
 #: The use of an encoder with which picks are compared.
 FUSED = "hybrid@0.5"
@@ -96,6 +99,10 @@ class JudgedCollection:
             pairs[regime] = _pairs(searched, evidence, undamaged)
             defects[regime] = _pairs(searched, evidence, damaged)
         return cls(searched, pairs, defects)
+
+    def of_new_kinds(self) -> LabelledPairs:
+        """Return the pairs of a model of :data:`NEW` and a counted one, with queries."""
+        return _pairs(self.searched, self.searched.with_queries, is_with_new_kind(self.searched))
 
     @property
     def name(self) -> str:
@@ -139,6 +146,19 @@ def is_undamaged(searched: Searched) -> IsCompared:
             return False
         encoders = {systems[a].encoder, systems[b].encoder} - {""}
         return len(encoders) < 2 or len(uses) == 1
+
+    return is_compared
+
+
+def is_with_new_kind(searched: Searched) -> IsCompared:
+    """Return the pairs of a model of :data:`NEW` and a counted one without a defect."""
+    systems = searched.systems
+
+    def is_compared(a: str, b: str) -> bool:
+        if systems[a].is_defect or systems[b].is_defect:
+            return False
+        uses = {use_of(searched, a), use_of(searched, b)}
+        return len(uses & set(NEW)) == 1 and bool(uses & set(COUNTED))
 
     return is_compared
 

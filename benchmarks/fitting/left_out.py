@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.calibration import (
     Spread,
 )
 from beir_cocodr.evaluation.few_labels import LEVEL
+from beir_cocodr.evaluation.label_free.evidence import WEAK
 from beir_cocodr.evaluation.label_free.likeness import spread_figures, unlikeness
 from beir_cocodr.evaluation.label_free.verdict import MOST_PRIOR
 from fitting.labelled_pairs import Floats, LabelledPairs
@@ -24,6 +25,9 @@ from fitting.moment_fit import LEAST_WIDENING, fit
 
 #: A difference within this is none.
 MARGIN = 0.01
+
+# The name of a kind that is left out.
+_NEW_KIND = "new kind"
 
 # Candidates of the widening with distance.
 _WIDENINGS = (LEAST_WIDENING, 0.05)
@@ -308,6 +312,55 @@ def leave_families_out(
         model, figures = models[pairs.family]
         predictions.append(predict(model, pairs, figures).as_told())
     return predictions
+
+
+def leave_kinds_out(
+    collections: Sequence[LabelledPairs],
+    judged: Sequence[LabelledPairs],
+    caution: float = 1.0,
+) -> dict[str, list[Predicted]]:
+    """Predict the pairs of each kind of models by fits that had neither the kind nor the family.
+
+    The uses of a weak encoder are left out with those of others.
+
+    Args:
+        collections: The collections to which models are fitted.
+        judged: The collections to predict.
+        caution: See :func:`~fitting.moment_fit.fit`.
+
+    Returns:
+        Kind to the predictions of its pairs.
+    """
+    kinds: dict[str, None] = {}
+    for pairs in collections:
+        for pair in pairs.kinds:
+            kinds |= dict.fromkeys(_base_kind(kind) for kind in pair if kind is not None)
+    predictions = {}
+    for left_out in kinds:
+        rest = [pairs.take(~_has_kind(pairs, left_out)) for pairs in collections]
+        asked = [_as_new_kind(pairs, left_out) for pairs in judged]
+        asked = [pairs for pairs in asked if pairs.models]
+        predictions[left_out] = leave_families_out(rest, asked, caution=caution)
+    return predictions
+
+
+def _base_kind(kind: str | None) -> str | None:
+    return None if kind is None else kind.removeprefix(WEAK)
+
+
+def _has_kind(pairs: LabelledPairs, left_out: str | None) -> npt.NDArray[np.bool_]:
+    """Return the (m,) pairs with a model of a kind."""
+    return np.array([left_out in map(_base_kind, pair) for pair in pairs.kinds], bool)
+
+
+def _as_new_kind(pairs: LabelledPairs, left_out: str | None) -> LabelledPairs:
+    """Return the pairs with a model of a kind, under a name that no fit knows."""
+    chosen = pairs.take(_has_kind(pairs, left_out))
+    renamed = []
+    for a, b in chosen.kinds:
+        first, second = (_NEW_KIND if _base_kind(kind) == left_out else kind for kind in (a, b))
+        renamed.append((first, second))
+    return replace(chosen, kinds=renamed)
 
 
 def leave_nothing_out(

@@ -51,6 +51,9 @@ CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 25.0}
 #: Features that look at real queries, and are not doubted where these lose words.
 UNDOUBTED = (LIKELIHOOD,)
 
+# By what the deviations of pairs are multiplied whose kinds took no part in the fit.
+_OTHERS_CAUTION = 1.2
+
 # The least widening with the distance of a collection; it is never 0.
 LEAST_WIDENING = 0.01
 
@@ -146,6 +149,7 @@ def fit(
         usual_loss=USUAL_LOSS,
         usual_nonletters=_USUAL_NONLETTERS,
         undoubted=[name for name in rows.names if name in UNDOUBTED],
+        others_caution=_OTHERS_CAUTION,
     )
 
 

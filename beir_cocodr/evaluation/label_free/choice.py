@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from beir_cocodr.evaluation import results as records
 from beir_cocodr.evaluation.annotation import LABELS_FILE
 from beir_cocodr.evaluation.chains import ALONE, BASE, Chain
-from beir_cocodr.evaluation.label_free.verdict import BETTER, DIFFERENT_KINDS, SAME_KIND
+from beir_cocodr.evaluation.label_free.verdict import (
+    BETTER,
+    DIFFERENT_KINDS,
+    NEW_KIND,
+    SAME_KIND,
+)
 from beir_cocodr.evaluation.recommendation import LabelPair, overall_verdict
 from beir_cocodr.evaluation.results import CALIBRATED
 from beir_cocodr.models.spec import BM25
@@ -154,8 +159,9 @@ class _Choice:
     def trust(self) -> list[str]:
         """Return the statements on how often such verdicts are right."""
         statements = {pair.family: pair.trust for pair in self.pairs.values()}
-        families = [family for family in (SAME_KIND, DIFFERENT_KINDS) if family in statements]
-        return list(dict.fromkeys(statements[family] for family in families))
+        families = [SAME_KIND, DIFFERENT_KINDS, NEW_KIND]
+        known = [statements[family] for family in families if family in statements]
+        return list(dict.fromkeys(known))
 
     def reasons(self, chosen: str, by_use: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         """Yield sentences: what was seen, what may be chosen, and what is chosen."""

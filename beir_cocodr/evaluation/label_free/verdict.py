@@ -50,6 +50,11 @@ CALIBRATION_FILE = Path(__file__).with_name("calibration.json")
 #: Families of pairs, for which a calibration counts how often it was right.
 SAME_KIND = "models of one kind"
 DIFFERENT_KINDS = "models of different kinds"
+NEW_KIND = "models of a kind that the calibration does not have"
+
+#: What the models were fitted without whose verdicts on a family of pairs were counted.
+_LEFT_OUT = {NEW_KIND: "it, its family, and the kind of one of the two"}
+_USUALLY_LEFT_OUT = "it and its family"
 
 #: The models of a calibration: for collections with queries, also if a language model reads what is
 #: found for them, and for collections without.
@@ -130,14 +135,12 @@ class Rule:
             return kinds
         return self.evidence.kinds[a], self.evidence.kinds[b]
 
-    def is_calibrated(self, model: str) -> bool:
-        """Return true if the calibration has models of a model's kind."""
-        kind = self.evidence.kinds[model]
-        return kind is not None and self.model.knows(kind)
-
-    def uncalibrated(self, *models: str) -> list[str]:
-        """Return the models whose kind the calibration does not have."""
-        return [model for model in models if not self.is_calibrated(model)]
+    def family(self, a: str, b: str) -> str:
+        """Return the family of a pair: it says which pairs of the calibration are like this one."""
+        kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
+        if not all(kind is not None and self.model.knows(kind) for kind in kinds):
+            return NEW_KIND
+        return SAME_KIND if is_same_kind(kinds) else DIFFERENT_KINDS
 
     def distance(self, a: str, b: str) -> float:
         """Return the mean rank distance of two models."""
@@ -159,11 +162,11 @@ class Rule:
         b: str,
     ) -> str:
         """Return why nothing may be decided on a pair, or "" if something may."""
-        uncalibrated = self.uncalibrated(a, b)
+        unknown = [model for model in (a, b) if self.evidence.kinds[model] is None]
         if not any(estimate.applies for estimate in estimates):
             return "no estimator applies"
-        if uncalibrated:
-            return f"the calibration has no models of the kind of {uncalibrated[0]}"
+        if unknown:
+            return f"it is not known what kind of model {unknown[0]} is"
         if expected.prior_share > MOST_PRIOR:
             return "this corpus gives too little evidence"
         return ""
@@ -188,9 +191,10 @@ def decide(
     The estimate joins what usually wins with the evidence of this corpus. The verdict is "better"
     or "worse" if the interval excludes 0, "no difference" if it lies within the calibration's
     margin, and "cannot tell" otherwise. The interval widens with the distance of the collection
-    from those of the calibration. If no estimator applies, or the calibration has no model of the
-    kind of a or b, nothing is decided, except between two models that rank alike. A statement says
-    how far to trust the verdict; it depends on whether the corpus was one of the calibration's.
+    from those of the calibration, and where the calibration has no models of the kind of a or b. If
+    no estimator applies, or the kind of a or b is not known at all, nothing is decided, except
+    between two models that rank alike. A statement says how far to trust the verdict; it depends on
+    whether the corpus was one of the calibration's.
 
     Args:
         evidence: What was seen of the models.
@@ -217,8 +221,7 @@ def decide(
         verdict, reason = _by_interval(expected.mean, expected.interval, calibration.margin)
     if not alike:
         reason += f"; {expected.prior_share:.0%} of the estimate is what usually wins"
-    kinds = (evidence.kinds[a], evidence.kinds[b])
-    family = SAME_KIND if is_same_kind(kinds) else DIFFERENT_KINDS
+    family = rule.family(a, b)
     return records.PairVerdict(
         a=a,
         b=b,
@@ -228,7 +231,9 @@ def decide(
         rule=PRIOR if objection else CALIBRATED,
         score=2 * expected.chance - 1,
         reason=reason,
-        trust=calibration.statement(rule.given, family, corpus_sha256),
+        trust=calibration.statement(
+            rule.given, family, corpus_sha256, _LEFT_OUT.get(family, _USUALLY_LEFT_OUT)
+        ),
         features=features(evidence, a, b),
         estimates=estimates,
         distance=rule.distance(a, b),

@@ -28,7 +28,9 @@ from beir_cocodr.evaluation.label_free.evidence import Evidence
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
+    DIFFERENT_KINDS,
     GIVEN_QUERIES,
+    NEW_KIND,
     decide,
     expected_values,
     rank_by_lead,
@@ -182,20 +184,46 @@ def test_an_answer_against_what_usually_wins_says_so():
     assert worse.turned().answer == worse.answer
 
 
-@pytest.mark.parametrize("name", ["rerank:folder@bm25", "splade:folder", "colbert:folder"])
-def test_nothing_is_decided_on_a_model_of_a_kind_that_the_calibration_has_not(name):
+@pytest.mark.parametrize("name", ["run:folder", "http://localhost/?q={query}"])
+def test_nothing_is_decided_on_a_model_of_which_no_kind_is_known(name):
     seen = with_lead(0.5, name)
     pairs = [("x", name), ("x", "bm25"), (name, "bm25")]
     verdicts = [decide(seen, *pair, calibrated_by_crops()) for pair in pairs]
     for found in (verdicts[0], decide(seen, name, "x", calibrated_by_crops())):
         low, high = found.interval
         assert (found.verdict, found.rule) == ("cannot tell", "prior")
-        assert name in found.reason
+        assert f"it is not known what kind of model {name} is" in found.reason
         assert low <= 1e-9
         assert high >= -1e-9
     assert verdicts[0].better_bet == name
     expected = expected_values(["x", name, "bm25"], verdicts)
     assert expected.variances[0, 1] > 0.3**2 > expected.variances[0, 2]
+
+
+@pytest.mark.parametrize("name", ["rerank:folder@bm25", "splade:folder", "colbert:folder"])
+def test_a_kind_that_the_calibration_has_not_is_judged_more_cautiously(name):
+    seen = with_lead(0.5, name)
+    intervals = {}
+    for caution in (1.0, 1.2, 10.0):
+        calibration = with_caution(caution)
+        found = decide(seen, "x", name, calibration)
+        intervals[caution] = found.interval
+        assert found.verdict == ("cannot tell" if caution == 10 else "better")
+        assert found.rule == "calibrated"
+        assert f"verdicts on {NEW_KIND} (given queries) are right is not known" in found.trust
+        assert decide(seen, "x", "bm25", calibration) == decide(
+            seen, "x", "bm25", with_caution(1.0)
+        )
+    widths = {caution: high - low for caution, (low, high) in intervals.items()}
+    assert widths[1.2] == pytest.approx(1.2 * widths[1.0])
+    assert sum(intervals[1.2]) == pytest.approx(sum(intervals[1.0]))
+
+
+def with_caution(caution):
+    """Return a calibration that widens the intervals of kinds that it does not have."""
+    calibration = calibrated_by_crops()
+    model = replace(calibration.models[GIVEN_QUERIES], others_caution=caution)
+    return replace(calibration, models={GIVEN_QUERIES: model})
 
 
 def test_what_judgements_start_from_is_the_interval_without_them():
@@ -316,9 +344,13 @@ def test_a_fusion_of_ones_own_is_judged_by_the_kind_in_its_row(monkeypatch):
     monkeypatch.setitem(FUSIONS, "mine", row)
     known = decide(with_lead(0.5, "mine:x"), "x", "mine:x", calibrated_by_crops())
     assert (known.verdict, known.rule) == ("better", "calibrated")
+    assert known.family == DIFFERENT_KINDS
     monkeypatch.setitem(FUSIONS, "mine", replace(row, calibration_kind="of its own"))
     other = decide(with_lead(0.5, "mine:x"), "x", "mine:x", calibrated_by_crops())
-    assert (other.verdict, other.rule) == ("cannot tell", "prior")
+    assert other.family == NEW_KIND
+    monkeypatch.setitem(FUSIONS, "mine", replace(row, calibration_kind=None))
+    unknown = decide(with_lead(0.5, "mine:x"), "x", "mine:x", calibrated_by_crops())
+    assert (unknown.verdict, unknown.rule) == ("cannot tell", "prior")
 
 
 def test_ranking_by_lead_sorts_by_wins_and_keeps_the_order_of_ties():

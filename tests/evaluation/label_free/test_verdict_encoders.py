@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from collecting.systems import System
-from fitting.judged_collections import JudgedCollection
+from fitting.judged_collections import JudgedCollection, is_undamaged, is_with_new_kind
 from fitting.labelled_pairs import LabelledPairs
 from fitting.left_out import Predicted
 from verdict_encoders import PACKAGED, STATIC, Part, consistent, forms, parts_of, weak_encoders
@@ -101,3 +102,16 @@ def test_an_encoder_that_is_left_out_is_judged_by_the_others_alone():
     assert not titles["MPNet and E5"].judges(part)
     assert titles["MPNet and E5"].judges(replace(part, encoders="minilm"))
     assert not titles["MPNet and E5"].judges(replace(part, encoders="minilm", counted=None))
+
+
+def test_pairs_with_a_new_kind_are_those_of_one_such_model_and_a_counted_one():
+    names = ["bm25", "minilm", "hybrid@0.2:minilm", "hybrid@0.5:minilm", "minilm/bits-4"]
+    names += ["rm3@0.5:mpnet", "splade:small", "colbert:tokens"]
+    systems = {name: System.parse(name) for name in names}
+    is_compared = is_with_new_kind(SimpleNamespace(systems=systems))
+    compared = {pair for pair in itertools.combinations(names, 2) if is_compared(*pair)}
+    known = ("bm25", "minilm", "hybrid@0.5:minilm", "rm3@0.5:mpnet")
+    new = ("splade:small", "colbert:tokens")
+    assert compared == set(itertools.product(known, new))
+    is_fitted = is_undamaged(SimpleNamespace(systems=systems))
+    assert not any(is_fitted(*pair) for pair in compared)

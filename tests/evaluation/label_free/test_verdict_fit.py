@@ -14,6 +14,7 @@ from fitting.left_out import (
     calibrate,
     conformal_quantile,
     leave_families_out,
+    leave_kinds_out,
     local_reaches,
     reach_with_further_family,
     weighted_quantile,
@@ -126,6 +127,39 @@ def test_collections_may_come_in_any_order():
     for reach, other in zip(first.reaches, second.reaches, strict=True):
         assert vars(other) == pytest.approx(vars(reach))
     assert second.widening == first.widening
+
+
+def test_what_is_told_of_a_kind_does_not_depend_on_its_labels_if_it_is_left_out():
+    collections = planted(families=5)
+    reported = leave_kinds_out(collections, collections)
+    assert set(reported) == {"bm25", "dense", "hybrid"}
+    changed = []
+    for pairs in collections:
+        has_fusion = np.array(["hybrid" in pair for pair in pairs.kinds])
+        moved = np.where(has_fusion, pairs.differences + 5, pairs.differences)
+        weak = [tuple(kind.replace("hybrid", "weak hybrid") for kind in k) for k in pairs.kinds]
+        changed.append(replace(pairs, differences=moved, kinds=weak))
+    again = leave_kinds_out(changed, changed)
+    assert set(again) == set(reported)
+    for before, after in zip(reported["hybrid"], again["hybrid"], strict=True):
+        assert len(before.differences) == 7  # of ten pairs, all but those of the other three models
+        assert after.expected == pytest.approx(before.expected)
+        assert after.widths == pytest.approx(before.widths)
+    for before, after in zip(reported["dense"], again["dense"], strict=True):
+        assert after.expected != pytest.approx(before.expected)
+
+
+def test_pairs_of_kinds_without_a_prior_are_judged_with_more_caution():
+    model = fit(planted(families=5))
+    assert model.others_caution > 1
+    careless = replace(model, others_caution=1.0)
+    for kinds, factor in ((("bm25", "new"), model.others_caution), (("hybrid", "bm25"), 1.0)):
+        pair = PairFeatures(kinds, {"x": 0.3}, 0.4)
+        found, other = model.predict(pair), careless.predict(pair)
+        assert found.mean == pytest.approx(other.mean)
+        # Clearness, and with it the reach of this fit, does not depend on the mean.
+        assert found.below == pytest.approx(factor * other.below)
+        assert found.above == pytest.approx(factor * other.above)
 
 
 def test_turning_a_pair_changes_no_fit():
