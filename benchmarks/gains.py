@@ -3,7 +3,8 @@
 All methods search labelled collections over vectors that ``collect.py`` has stored in ``--work``,
 where large collections are cut, and in ``--whole``, where they have all documents and queries.
 Nothing is encoded. Labels judge and nothing else. The weight by estimate comes from searches of the
-cut collections, by a calibration to which the family of the judged one contributed nothing. Figures
+cut collections, by a calibration to which the family of the judged one contributed nothing. The
+estimate from the corpus alone, by which ``hybrid@estimate`` chooses, is reported beside it. Figures
 of each collection are kept in ``--cells``, so that a rerun measures only what is missing. Processor
 time is that of one thread, and excludes encoding the query.
 
@@ -30,7 +31,8 @@ from collecting.parents import Limits, Parent, folder_name, read_parents
 from collecting.query_sets import QUERIES, query_sets
 from collecting.searched import load_searched
 from collecting.systems import StoredEncoder, Vectors, dense_ranker, fitting_ranker
-from fitting.judged_collections import GIVEN_QUERIES, JudgedCollection
+from fitting.judged_collections import CORPUS_ALONE, GIVEN_QUERIES, JudgedCollection
+from fitting.labelled_pairs import LabelledPairs
 from fitting.left_out import leave_families_out
 from fitting.moment_fit import CAUTION
 from gains_tables import (
@@ -80,6 +82,8 @@ TOP_K = 100
 #: Encoders for which an estimate without labels also chooses the weight, and all encoders.
 ESTIMATED = ("minilm", "glove")
 ENCODERS = (*ESTIMATED, "mpnet", "e5")
+#: Encoders to which the packaged calibration is fitted.
+PACKAGED = ("minilm", "mpnet")
 #: Queries whose search is timed.
 TIMED_QUERIES = 32
 
@@ -245,27 +249,53 @@ def measure_cell(subject: Subject, modules: Any, cells: Path) -> Any:
     return read_json(path)
 
 
-def estimated_gains(work: Path, cells: Path) -> dict[str, dict[str, float]]:
+def estimated_gains(
+    work: Path,
+    cells: Path,
+    regime: str,
+    encoders: Sequence[str],
+    fitted: Sequence[str],
+) -> dict[str, dict[str, float]]:
     """Return encoder to collection to the estimated lead of the fusion over the encoder.
 
     The estimate needs no labels of the collection, and nothing of its family.
+
+    Args:
+        work: The folder of searched collections.
+        cells: The folder in which estimates are kept.
+        regime: What is given, such as "given queries".
+        encoders: The encoders.
+        fitted: The encoders to which the calibration is fitted.
     """
-    path = cells / "estimates.json"
+    path = cells / f"estimates-{regime.replace(' ', '-')}.json"
     if not path.is_file():
-        searched = load_searched(work, (*ESTIMATED, "bm25"))
+        searched = load_searched(work, (*encoders, "bm25"))
         judged = [JudgedCollection.of(one) for one in searched]
-        pairs = [one.fitted(GIVEN_QUERIES) for one in judged]
-        predictions = leave_families_out(pairs, caution=CAUTION[GIVEN_QUERIES])
-        estimates: dict[str, dict[str, float]] = {encoder: {} for encoder in ESTIMATED}
+        pairs = [one.fitted(regime) for one in judged]
+        seen = [_of_encoders(one, {"", *fitted}, regime) for one in judged]
+        predictions = leave_families_out(seen, pairs, caution=CAUTION[regime])
+        estimates: dict[str, dict[str, float]] = {encoder: {} for encoder in encoders}
         for one, predicted in zip(judged, predictions, strict=True):
             for models, difference in zip(
                 predicted.pairs.models, predicted.differences, strict=True
             ):
-                for encoder in ESTIMATED:
+                for encoder in encoders:
                     if models == (encoder, f"hybrid@0.5:{encoder}"):
                         estimates[encoder][one.name] = round(float(difference.mean), 4)
         write_text(path, json.dumps(estimates))
     return read_json(path)
+
+
+def _of_encoders(
+    judged: JudgedCollection,
+    encoders: set[str],
+    regime: str,
+) -> LabelledPairs:
+    """Return the pairs of the fit whose models use no other encoders."""
+    pairs = judged.fitted(regime)
+    systems = judged.searched.systems
+    is_chosen = [{systems[a].encoder, systems[b].encoder} <= encoders for a, b in pairs.models]
+    return pairs.take(np.array(is_chosen, bool))
 
 
 def parse_options() -> argparse.Namespace:
@@ -301,8 +331,11 @@ def main() -> None:
     for parent in read_parents(options.whole) if options.whole else ():
         subject = Subject(parent, "minilm", options.whole)
         cells["minilm"][parent.name] = measure_cell(subject, modules, options.cells / "whole")
-    estimates = estimated_gains(options.work, options.cells)
+    given = (options.work, options.cells, GIVEN_QUERIES)
+    estimates = estimated_gains(*given, encoders=ESTIMATED, fitted=ESTIMATED)
     results = origin(threads=torch.get_num_threads()) | summarize(cells, estimates)
+    alone = (options.work, options.cells, CORPUS_ALONE)
+    results[CORPUS_ALONE] = estimated_gains(*alone, encoders=ENCODERS, fitted=PACKAGED)
     write_results(options.results, results)
     for name, marks in MARKS.items():
         if options.results == results_file("gains"):

@@ -219,9 +219,11 @@ def decide(
         reason = f"{_describe_interval(expected.mean, expected.interval)}, but {objection}"
     else:
         verdict, reason = _by_interval(expected.mean, expected.interval, calibration.margin)
-    if not alike:
-        reason += f"; {expected.prior_share:.0%} of the estimate is what usually wins"
     family = rule.family(a, b)
+    if not alike and family == NEW_KIND:
+        reason += "; the calibration has no models of this kind"
+    elif not alike:
+        reason += f"; {expected.prior_share:.0%} of the estimate is what usually wins"
     return records.PairVerdict(
         a=a,
         b=b,
@@ -464,6 +466,11 @@ def _basis(pair: records.PairVerdict) -> str:
     if pair.verdict == NO_DIFFERENCE:
         return "Their difference does not matter."
     judged = " and judged queries" if pair.rule == JUDGED else ""
+    if pair.family == NEW_KIND:
+        return (
+            "The calibration has no models of this kind, so this estimate rests on evidence from "
+            f"this corpus{judged}."
+        )
     return (
         f"{pair.prior_share:.0%} of this estimate is what usually wins, the rest is evidence from "
         f"this corpus{judged}."
