@@ -46,7 +46,7 @@ from beir_cocodr.generation.query_selection import (
 )
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.generation.shards import SHARDS, QueryShards
-from beir_cocodr.io import is_incidental, locked, output_folder, remove_unfinished
+from beir_cocodr.io import is_incidental, locked, output_folder, output_path, remove_unfinished
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
 from beir_cocodr.progress import Bar
 from beir_cocodr.records import Json, versions
@@ -76,7 +76,7 @@ class UnfinishedGeneration:
 def generate_queries(
     dataset: Dataset,
     generator: str,
-    output: Path,
+    output: str | Path,
     options: GenerationOptions | None = None,
     part: tuple[int, int] = (1, 1),
     device: str | None = None,
@@ -116,6 +116,7 @@ def generate_queries(
         Wu et al., Query-as-context pre-training for dense passage retrieval, 2023, section 3.1.
     """
     options = options or GenerationOptions()
+    output = output_path(output)
     join_processes(device)
     own_part = _own_part(part)
     _check_device(generator, options, device)

@@ -170,6 +170,14 @@ def test_a_begun_folder_refuses_another_plan_too(beir_folder, tmp_path):
     assert generate_queries(beir_folder, "lexical", tmp_path, selecting).selection["dedupe"]
 
 
+def test_an_output_may_be_named_by_text_and_is_refused_otherwise(whole, beir_folder, tmp_path):
+    generate_queries(str(beir_folder), "lexical", str(tmp_path / "named"), SMALL)
+    assert content(tmp_path / "named") == content(whole[0])
+    for wrong, message in ((3, "give the path of a folder"), (" ", "output has no name")):
+        with pytest.raises(InputError, match=message):
+            generate_queries(str(beir_folder), "lexical", wrong)
+
+
 def test_a_folder_of_somebody_else_is_left_alone(beir_folder, tmp_path):
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "thesis.tex").write_text("do not lose")
