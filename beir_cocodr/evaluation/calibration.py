@@ -216,8 +216,9 @@ class DifferenceModel:
         noise: (p, p) covariance of the features of a known difference.
         priors: Pair of kinds, see :func:`kind_pair`, to its prior; each pair in one order.
         others: The prior of all other pairs.
-        others_caution: By what the deviations of those pairs are multiplied. It was chosen so that
-            intervals hold on kinds that are left out of the fit.
+        others_caution: By what the deviations of a pair are multiplied if the kind of one of the
+            two took no part in the fit. It was chosen so that decisions are right on kinds that are
+            left out of the fit.
         floor: The scale of a pair is its rank distance plus this.
         freedom: Degrees of freedom; infinitely many give the normal distribution.
         widening: How fast intervals widen with the distance of a collection.
@@ -243,13 +244,10 @@ class DifferenceModel:
     undoubted: list[str] = field(default_factory=list)
     others_caution: float = 1.0
 
-    def knows(self, kind: str) -> bool:
-        """Return true if models of a kind took part in the fit."""
-        return any(kind in pair.split(", ") for pair in self.priors)
-
-    def has_pair(self, a: str | None, b: str | None) -> bool:
-        """Return true if pairs of these kinds took part in the fit."""
-        return kind_pair(a, b) in self.priors or kind_pair(b, a) in self.priors
+    def knows(self, *kinds: str | None) -> bool:
+        """Return true if models of all these kinds took part in the fit."""
+        known = {kind for pair in self.priors for kind in pair.split(", ")}
+        return known.issuperset(kinds)
 
     def prior(self, a: str | None, b: str | None) -> KindPrior:
         """Return the prior of a pair of kinds."""
@@ -323,7 +321,7 @@ class DifferenceModel:
 
     def _gain(self, pair: PairFeatures, names: Sequence[str]) -> _Gain:
         prior = self.prior(*pair.kinds)
-        caution = 1.0 if self.has_pair(*pair.kinds) else self.others_caution
+        caution = 1.0 if self.knows(*pair.kinds) else self.others_caution
         widening = 1 + self.widening * pair.unlikeness**2
         prior_precision = 1 / (widening * prior.deviation**2)
         if not names:

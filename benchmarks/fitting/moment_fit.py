@@ -51,7 +51,7 @@ CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 25.0}
 #: Features that look at real queries, and are not doubted where these lose words.
 UNDOUBTED = (LIKELIHOOD,)
 
-# By what the deviations of pairs are multiplied whose kinds took no part in the fit.
+# By what the deviations of pairs are multiplied if the kind of one took no part in the fit.
 _OTHERS_CAUTION = 1.2
 
 # The least widening with the distance of a collection; it is never 0.

@@ -138,7 +138,7 @@ class Rule:
     def family(self, a: str, b: str) -> str:
         """Return the family of a pair: it says which pairs of the calibration are like this one."""
         kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
-        if not all(kind is not None and self.model.knows(kind) for kind in kinds):
+        if not self.model.knows(*kinds):
             return NEW_KIND
         return SAME_KIND if is_same_kind(kinds) else DIFFERENT_KINDS
 

@@ -149,11 +149,15 @@ def test_what_is_told_of_a_kind_does_not_depend_on_its_labels_if_it_is_left_out(
         assert after.expected != pytest.approx(before.expected)
 
 
-def test_pairs_of_kinds_without_a_prior_are_judged_with_more_caution():
+def test_pairs_with_a_kind_that_was_not_fitted_are_judged_with_more_caution():
     model = fit(planted(families=5))
-    assert model.others_caution > 1
+    del model.priors["bm25, dense"]  # the others have either kind
+    caution = model.others_caution
+    assert caution > 1
     careless = replace(model, others_caution=1.0)
-    for kinds, factor in ((("bm25", "new"), model.others_caution), (("hybrid", "bm25"), 1.0)):
+    expected = {("bm25", "new"): caution, (None, "dense"): caution}
+    expected |= {("hybrid", "bm25"): 1.0, ("bm25", "dense"): 1.0}
+    for kinds, factor in expected.items():
         pair = PairFeatures(kinds, {"x": 0.3}, 0.4)
         found, other = model.predict(pair), careless.predict(pair)
         assert found.mean == pytest.approx(other.mean)
