@@ -1,14 +1,14 @@
 """Claim: questions without labels tell which size of passages is better, within a known error.
 
-Documents of labelled collections are cut to several sizes, and searched by BM25 and by static word
-vectors (``gate_changes.py``). The difference between two sizes by held-out spans and generated
-queries is compared with that by the labels, which judge documents. The error that the package
-counts is the deviation between both beyond the sampling of the labelled queries; intervals are
-checked with the error of the other collections.
+Documents of labelled collections are cut to several sizes, and searched by BM25, by static word
+vectors (``gate_changes.py``), by MiniLM, and by its fusion with BM25. The difference between two
+sizes by held-out spans and generated queries is compared with that by the labels, which judge
+documents. The error that the package counts is the deviation between both beyond the sampling of
+the labelled queries; intervals are checked with the error of the other collections.
 
 The script prints the differences, and writes ``benchmarks/results/passages.json``:
 
-    python benchmarks/passages.py --folder DIR
+    python benchmarks/passages.py --folder DIR [--bf16]
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ from harness.script import option_parser, origin, settings_of, write_results
 from beir_cocodr import load_collection
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.passage_sizes import LABELLED, PassageOptions, compare_passages
+from beir_cocodr.models.spec import SearchOptions
 
 COLLECTIONS = ("time", "financebench-pages", "anthropic-docs", "aila-statutes")
 SIZES = (60, 120, 240, 480)
+#: Uses of an encoder that cuts a text after 256 tokens.
+TRANSFORMERS = ("minilm", "hybrid:minilm")
 
 # Deviation of a labelled query's difference in nDCG@10 between two sizes.
 _DEVIATION = 0.125
@@ -49,12 +52,24 @@ class StaticVectors:
         return self.encoder.encode(list(sentences), 10**6)["mean6"]
 
 
-def measure(folder: Path, samples: int) -> list[dict[str, Any]]:
+def measure(
+    folder: Path,
+    samples: int,
+    *,
+    bf16: bool,
+) -> list[dict[str, Any]]:
     """Compare the sizes on one collection; return each pair with its difference by labels."""
     documents = load_collection(str(folder)).documents
     texts = [TextFormat().document(document) for document in documents.values()]
-    models = {"bm25": "bm25", "static vectors": StaticVectors(texts)}
-    record = compare_passages(models, str(folder), SIZES, options=PassageOptions(samples=samples))
+    models: dict[str, Any] = {"bm25": "bm25", "static vectors": StaticVectors(texts)}
+    models |= {name: name for name in TRANSFORMERS}
+    record = compare_passages(
+        models,
+        str(folder),
+        SIZES,
+        options=PassageOptions(samples=samples),
+        search=SearchOptions(bf16=bf16),
+    )
     by_labels = {
         (figures.model, figures.words): figures.by_file[LABELLED] for figures in record.figures
     }
@@ -93,10 +108,11 @@ def main() -> None:
         help="Read the labelled collections, BEIR folders, from this folder.",
     )
     parser.add_argument("--samples", type=int, default=200, help="Questions of each kind.")
+    parser.add_argument("--bf16", action="store_true", help="Encode in bfloat16.")
     options = parser.parse_args()
     rows = []
     for name in COLLECTIONS:
-        rows += measure(options.folder / name, options.samples)
+        rows += measure(options.folder / name, options.samples, bf16=options.bf16)
     results = {**origin(threads=1), "settings": settings_of(options), **summary(rows)}
     print({name: results[name] for name in ("error", "held", "pairs", "apart", "sign_right")})
     print(results["best"])

@@ -83,6 +83,13 @@ def test_the_figures_of_the_gate_are_in_a_results_file():
     assert f"{better} ended as worse" in text
 
 
+def right_signs(rows, models):
+    """Return in how many pairs of sizes that labels tell apart the sign is right."""
+    apart = [row for row in rows if row["model"] in models and abs(row["by_labels"]) > 0.02]
+    right = sum(row["difference"] * row["by_labels"] > 0 for row in apart)
+    return f"{right} of {len(apart)}"
+
+
 def test_the_figures_of_sizes_of_passages_are_in_a_results_file():
     results = results_of("passages")
     script = import_module("passages")
@@ -93,12 +100,21 @@ def test_the_figures_of_sizes_of_passages_are_in_a_results_file():
     assert f"Documents of {NUMBERS[len(collections)]} collections ({names}) were cut" in text
     *sizes, last = results["sizes"]
     assert f"cut to {', '.join(map(str, sizes))} and {last} words" in text
-    assert {row["model"] for row in results["rows"]} == {"bm25", "static vectors"}
+    assert {row["model"] for row in results["rows"]} == {
+        *("bm25", "static vectors"),
+        *script.TRANSFORMERS,
+    }
     assert f"deviates from the difference by labels by {results['error']:.3f} in nDCG@10" in text
     assert round(results["error"], 3) == ERROR  # what the package counts
     assert f"contained {results['held']:.0%} of {results['pairs']} differences" in text
     apart = f"differ by more than 0.02 in the labels ({results['apart']} pairs)"
     assert f"{apart}, the sign was right in {results['sign_right']:.0%}" in text
+    of_static, of_bm25, of_minilm = (
+        right_signs(results["rows"], models)
+        for models in (("static vectors",), ("bm25",), script.TRANSFORMERS)
+    )
+    assert f"in {of_static} with static vectors and {of_bm25} with BM25" in text
+    assert f"but only in {of_minilm} with MiniLM alone and fused" in text
     lost, by_chance = (
         mean(choice[key] for choice in results["best"]) for key in ("lost", "lost_by_chance")
     )
