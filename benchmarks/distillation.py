@@ -2,9 +2,9 @@
 
 MiniLM is distilled from the ranking of ``rm3`` on generated queries of several kinds, as the stage
 ``distill`` of ``adapt`` does, and merged with MiniLM by the share that queries of another kind
-choose and confirm. Each model is judged by labels before and after merging, alone and fused with
-BM25. Queries are made without a model, or written by a language model (``--generated``). Training
-is without dropout, which makes a step faster on a CPU.
+choose and confirm. Each model is judged by labels before and after merging, and with a half of the
+trained weights, alone and fused with BM25. Queries are made without a model, or written by a
+language model (``--generated``). Training is without dropout, which makes a step faster on a CPU.
 
 Models and figures are kept in ``--work``, so that a killed run continues. The script first prints
 what is missing and what it costs, as far as it has measured a collection. It writes
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from beir_small import Task
-from beir_small_results import ARMS
+from beir_small import MODEL, TRAINED, Task
+from beir_small_results import ARMS, Cell
 from beir_small_tables import ALONE, BASE, FUSED
 from harness.page import Marks, markdown_table
 from harness.script import (
@@ -43,6 +43,8 @@ from scipy import stats
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.measures import holm
 from beir_cocodr.io import write_text
+from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.training.distillation.merging import copy_of, merged
 from beir_cocodr.training.shared_options import PRECISIONS
 
 #: Two tasks of BEIR, and classic test collections.
@@ -57,7 +59,9 @@ PAGE = ROOT / "docs" / "adaptation.md"
 MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")
 
 [MERGED, UNMERGED] = (arm.name for arm in ARMS if arm.unlabelled)
-_ROWS = (BASE, UNMERGED, MERGED)
+#: A row that no evidence chose.
+HALF = "distilled without labels, a half merged"
+_ROWS = (BASE, UNMERGED, HALF, MERGED)
 
 
 def measure(
@@ -83,6 +87,7 @@ def measure(
         record = read_json(model / "training.json")
         folder = generated or task.work / f"adapted-{seed}" / "queries"
         generation = read_json(folder / "generation.json")
+        cells.append(half_merged(task, seed))
         content = {
             "generator": generation["generator"]["name"],
             "generated queries": generation["counts"]["queries"],
@@ -93,6 +98,22 @@ def measure(
         }
         write_text(kept, json.dumps(content))
     return dict(read_json(kept))
+
+
+def half_merged(task: Task, seed: int) -> Cell:
+    """Merge a half of the trained weights with MiniLM's, and judge the model.
+
+    References:
+        Wortsman et al., Robust fine-tuning of zero-shot models, 2022: a half is their default.
+    """
+    model = load_encoder(MODEL, TRAINED)
+    trained = load_encoder(str(task.work / f"unmerged-{seed}"), TRAINED)
+    model.load_state_dict(
+        merged(copy_of(model.state_dict()), copy_of(trained.state_dict()), share=0.5)
+    )
+    folder = task.work / f"half-{seed}"
+    model.save_pretrained(str(folder))
+    return task.judge(HALF, seed, {ALONE: str(folder), FUSED: f"hybrid:{folder}"}, 0.0)
 
 
 def summarize(collections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -106,7 +127,7 @@ def summarize(collections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             means[name][cell["row"]] = {
                 use: round(float(np.mean(scores)), 4) for use, scores in cell["scores"].items()
             }
-    tests: dict[str, Any] = {row: {} for row in (UNMERGED, MERGED)}
+    tests: dict[str, Any] = {row: {} for row in _ROWS[1:]}
     for row, use in itertools.product(tests, (ALONE, FUSED)):
         values = [p_value(content["cells"], row, use) for content in collections.values()]
         tests[row][use] = dict(zip(collections, holm(values), strict=True))
@@ -125,7 +146,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     """Return the table of the page; a star marks a significant difference from MiniLM."""
     header = ["collection", "documents", "test queries", "trained on queries"]
     for use in (ALONE, FUSED):
-        header += [f"MiniLM, {use}", f"trained, {use}", f"merged, {use}"]
+        names = ("MiniLM", "trained", "a half", "kept")
+        header += [f"{name}, {use}" for name in names]
     rows = []
     for name, content in results["collections"].items():
         is_lexical = content["generator"] == LEXICAL
@@ -135,7 +157,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         for use in (ALONE, FUSED):
             row += [_figure(results, name, part, use) for part in _ROWS]
         rows.append([*row, f"{content['merging']['share']:g}"])
-    return markdown_table([*header, "share"], rows)
+    return markdown_table([*header, "kept share"], rows)
 
 
 def _figure(results: Mapping[str, Any], name: str, row: str, use: str) -> str:

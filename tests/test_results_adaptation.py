@@ -165,6 +165,33 @@ def test_the_source_of_splades_figures_is_on_the_page():
     assert said in PROSE.split("Anserini](https://github.com/castorini/anserini)")[1]
 
 
+def test_the_figures_of_distillation_without_labels_are_what_the_benchmark_wrote():
+    script = import_module("distillation")
+    results = results_of("distillation")
+    assert script.MARKS.read(PAGE) == script.markdown(results)
+    means, p = results["means"], results["p"]
+    assert set(means) == {"cacm", "med"}  # "two further collections"
+    alone, fused = (
+        {row: f"{means['cacm'][row][use]:.3f}" for row in means["cacm"]}
+        for use in ("alone", "fused")
+    )
+    trained, half, kept = script.UNMERGED, script.HALF, script.MERGED
+    words = f"alone: {alone[trained]}, and {alone[half]} with a half of its weights, instead of"
+    assert f"{words} {alone['MiniLM']}." in PROSE
+    assert all(p[row]["alone"]["cacm"] < 0.05 for row in (trained, half))
+    words = f"({fused[trained]} and {fused[half]} instead of {fused['MiniLM']})"
+    assert f"nothing differs significantly {words}" in PROSE
+    assert all(p[row]["fused"][name] >= 0.05 for row in (trained, half, kept) for name in means)
+    shares = {name: one["merging"]["share"] for name, one in results["collections"].items()}
+    assert shares == {"cacm": 0, "med": 1}
+    before, after = means["med"]["MiniLM"], means["med"][kept]
+    words = f"{after['alone']:.3f} instead of {before['alone']:.3f} alone and {after['fused']:.3f}"
+    assert f"with {words} instead of {before['fused']:.3f} fused" in PROSE
+    assert p[kept]["alone"]["med"] >= 0.05
+    gain = means["cacm"][trained]["alone"] / means["cacm"]["MiniLM"]["alone"] - 1
+    assert f"distillation without labels can gain {gain:.0%}" in PROSE
+
+
 def test_what_did_not_work_is_in_results_files():
     listed, kept_nowhere = PAGE.split("## What did not work")[1].split("early trials")
     bullets = [" ".join(bullet.split()) for bullet in listed.split("\n- ")[1:]]
