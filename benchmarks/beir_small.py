@@ -147,13 +147,7 @@ class Task:
             return self.judge_trained(arm, seed, start, seconds)
         return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
 
-    def train_without_labels(
-        self,
-        arm: Arm,
-        seed: int,
-        generated: Path | None = None,
-        **changes: Any,
-    ) -> Cell:
+    def train_without_labels(self, arm: Arm, seed: int, **changes: Any) -> Cell:
         """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model.
 
         The stage merges what it trained with the base; ``unmerged`` judges it before.
@@ -161,7 +155,6 @@ class Task:
         Args:
             arm: The row.
             seed: The seed of queries and training.
-            generated: A folder of generated queries. Default: they are generated without a model.
             changes: Further options of the training.
         """
         output = self.work / f"adapted-{seed}"
@@ -178,7 +171,6 @@ class Task:
                     stages="distill",
                     stage_options={"distill": adapt_options("distill", **settings)},
                     queries=10,
-                    generated=generated,
                     generation=GenerationOptions(tokenizer=MODEL, seed=seed),
                     search=SearchOptions(TRAINED),
                 ),

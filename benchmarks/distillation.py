@@ -3,8 +3,8 @@
 MiniLM is distilled from the ranking of ``rm3`` on generated queries of several kinds, as the stage
 ``distill`` of ``adapt`` does, and merged with MiniLM by the share that queries of another kind
 choose and confirm. Each model is judged by labels before and after merging, and with a half of the
-trained weights, alone and fused with BM25. Queries are made without a model, or written by a
-language model (``--generated``). Training is without dropout, which makes a step faster on a CPU.
+trained weights, alone and fused with BM25. Queries are made without a language model, and training
+is without dropout, which makes a step faster on a CPU.
 
 Models and figures are kept in ``--work``, so that a killed run continues. The script first prints
 what is missing and what it costs, as far as it has measured a collection. It writes
@@ -50,10 +50,6 @@ from beir_cocodr.training.shared_options import PRECISIONS
 #: Two tasks of BEIR, and classic test collections.
 COLLECTIONS = ("scifact", "nfcorpus", "npl", "cacm", "dbpedia-pool", "msmarco-pool")
 COLLECTIONS += ("time", "cranfield", "cisi", "med", "lisa")
-#: Follows a collection's name if a language model wrote the queries.
-WRITTEN = "-written"
-#: The generator that needs no model.
-LEXICAL = "lexical"
 #: The table of this script on the page.
 PAGE = ROOT / "docs" / "adaptation.md"
 MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")
@@ -64,32 +60,19 @@ HALF = "distilled without labels, a half merged"
 _ROWS = (BASE, UNMERGED, HALF, MERGED)
 
 
-def measure(
-    task: Task,
-    seed: int,
-    kept: Path,
-    generated: Path | None,
-) -> dict[str, Any]:
-    """Return the cells of a collection and the record of merging, from the file if it is there.
-
-    Args:
-        task: The collection.
-        seed: The seed.
-        kept: The file.
-        generated: A folder of generated queries; None for queries that are made without a model.
-    """
+def measure(task: Task, seed: int, kept: Path) -> dict[str, Any]:
+    """Return the cells of a collection and the record of merging, from the file if it is there."""
     if not kept.is_file():
         cells = [task.free(BASE)]
         for arm in ARMS:
             if arm.unlabelled:
-                cells.append(task.train_without_labels(arm, seed, generated, dropout=0.0))
+                cells.append(task.train_without_labels(arm, seed, dropout=0.0))
         model = task.work / f"adapted-{seed}" / "models" / "distill"
         record = read_json(model / "training.json")
-        folder = generated or task.work / f"adapted-{seed}" / "queries"
+        folder = task.work / f"adapted-{seed}" / "queries"
         generation = read_json(folder / "generation.json")
         cells.append(half_merged(task, seed))
         content = {
-            "generator": generation["generator"]["name"],
             "generated queries": generation["counts"]["queries"],
             "documents": len(load_collection(task.dataset).documents),
             "queries": len(cells[0].scores[ALONE]),
@@ -144,16 +127,14 @@ def p_value(cells: Sequence[Mapping[str, Any]], row: str, use: str) -> float:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table of the page; a star marks a significant difference from MiniLM."""
-    header = ["collection", "documents", "test queries", "trained on queries"]
+    header = ["collection", "documents", "test queries", "generated queries"]
     for use in (ALONE, FUSED):
         names = ("MiniLM", "trained", "a half", "kept")
         header += [f"{name}, {use}" for name in names]
     rows = []
     for name, content in results["collections"].items():
-        is_lexical = content["generator"] == LEXICAL
-        origin = "made without a model" if is_lexical else "of a language model"
-        row = [name.removesuffix(WRITTEN), f"{content['documents']:,}", str(content["queries"])]
-        row.append(f"{content['generated queries']:,}, {origin}")
+        row = [name, f"{content['documents']:,}", str(content["queries"])]
+        row.append(f"{content['generated queries']:,}")
         for use in (ALONE, FUSED):
             row += [_figure(results, name, part, use) for part in _ROWS]
         rows.append([*row, f"{content['merging']['share']:g}"])
@@ -203,13 +184,6 @@ def parse_options() -> argparse.Namespace:
         help="Train on these collections. Default: all.",
     )
     parser.add_argument(
-        "--generated",
-        type=Path,
-        metavar="DIR",
-        help="Train on the queries that generate-queries wrote to this folder, in a folder for "
-        "each collection. Default: on queries that are made without a model.",
-    )
-    parser.add_argument(
         "--steps",
         type=int,
         default=300,
@@ -232,15 +206,11 @@ def main() -> None:
     kept.mkdir(parents=True, exist_ok=True)
     report_cost(options.only, kept)
     for name in options.only:
-        work, file, generated = options.work, kept / f"{name}.json", None
-        if options.generated is not None:
-            work, file = work / "written", kept / f"{name}{WRITTEN}.json"
-            generated = options.generated / name
-        task = Task(options.collections / name, work, options.steps, options.precision)
-        content = measure(task, options.seed, file, generated)
+        task = Task(options.collections / name, options.work, options.steps, options.precision)
+        content = measure(task, options.seed, kept / f"{name}.json")
         print(name, content["merging"], flush=True)
     collections = {}
-    for name in itertools.chain.from_iterable((one, one + WRITTEN) for one in COLLECTIONS):
+    for name in COLLECTIONS:
         if (kept / f"{name}.json").is_file():
             collections[name] = read_json(kept / f"{name}.json")
     results = origin() | {"settings": settings_of(options), "seeds": [options.seed]}
