@@ -436,7 +436,7 @@ class Calibration(Record):
             given: A key of ``trust``.
             group: A key of its value.
             corpus_sha256: Content hash of the corpus.
-            left_out: What the models were fitted without that were counted, in words.
+            left_out: What was left out of the fits whose verdicts were counted, in words.
         """
         counts = Counter(self.trust.get(given, {}).get(group))
         if not counts["pairs"]:

@@ -52,7 +52,7 @@ SAME_KIND = "models of one kind"
 DIFFERENT_KINDS = "models of different kinds"
 NEW_KIND = "models of a kind that the calibration does not have"
 
-#: What the models were fitted without whose verdicts on a family of pairs were counted.
+# What was left out of the fits whose verdicts on a family of pairs were counted.
 _LEFT_OUT = {NEW_KIND: "it, its family, and the kind of one of the two"}
 _USUALLY_LEFT_OUT = "it and its family"
 
@@ -136,11 +136,16 @@ class Rule:
         return self.evidence.kinds[a], self.evidence.kinds[b]
 
     def family(self, a: str, b: str) -> str:
-        """Return the family of a pair: it says which pairs of the calibration are like this one."""
-        kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
-        if not self.model.knows(*kinds):
+        """Return the family of a pair, for which the calibration counts how often it was right."""
+        if self.of_new_kind(a, b):
             return NEW_KIND
+        kinds = (self.evidence.kinds[a], self.evidence.kinds[b])
         return SAME_KIND if is_same_kind(kinds) else DIFFERENT_KINDS
+
+    def of_new_kind(self, a: str, b: str) -> list[str]:
+        """Return those of two models whose kind the calibration does not have."""
+        kinds = self.evidence.kinds
+        return [model for model in (a, b) if not self.model.knows(kinds[model])]
 
     def distance(self, a: str, b: str) -> float:
         """Return the mean rank distance of two models."""
@@ -221,7 +226,8 @@ def decide(
         verdict, reason = _by_interval(expected.mean, expected.interval, calibration.margin)
     family = rule.family(a, b)
     if not alike and family == NEW_KIND:
-        reason += "; the calibration has no models of this kind"
+        new = " or ".join(rule.of_new_kind(a, b))
+        reason += f"; the calibration has no models of the kind of {new}"
     elif not alike:
         reason += f"; {expected.prior_share:.0%} of the estimate is what usually wins"
     return records.PairVerdict(
@@ -468,8 +474,8 @@ def _basis(pair: records.PairVerdict) -> str:
     judged = " and judged queries" if pair.rule == JUDGED else ""
     if pair.family == NEW_KIND:
         return (
-            "The calibration has no models of this kind, so this estimate rests on evidence from "
-            f"this corpus{judged}."
+            "The calibration has no models of the kind of one of the two, so this estimate rests "
+            f"on evidence from this corpus{judged}."
         )
     return (
         f"{pair.prior_share:.0%} of this estimate is what usually wins, the rest is evidence from "

@@ -210,7 +210,7 @@ def test_a_kind_that_the_calibration_has_not_is_judged_more_cautiously(name):
         intervals[caution] = found.interval
         assert found.verdict == ("cannot tell" if caution == 10 else "better")
         assert found.rule == "calibrated"
-        assert found.reason.endswith("; the calibration has no models of this kind")
+        assert found.reason.endswith(f"; the calibration has no models of the kind of {name}")
         assert f"verdicts on {NEW_KIND} (given queries) are right is not known" in found.trust
         assert decide(seen, "x", "bm25", calibration) == decide(
             seen, "x", "bm25", with_caution(1.0)
