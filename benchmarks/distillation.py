@@ -49,7 +49,8 @@ from beir_cocodr.training.shared_options import PRECISIONS
 
 #: Two tasks of BEIR, and classic test collections.
 COLLECTIONS = ("scifact", "nfcorpus", "npl", "cacm", "dbpedia-pool", "msmarco-pool")
-COLLECTIONS += ("time", "cranfield", "cisi", "med", "lisa")
+COLLECTIONS += ("time", "cranfield", "cisi", "med", "lisa", "anthropic-docs", "aila-statutes")
+COLLECTIONS += ("financebench-pages", "legalquad-de", "liveqa-medquad", "csfcube", "cosqa-test500")
 #: The table of this script on the page.
 PAGE = ROOT / "docs" / "adaptation.md"
 MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")

@@ -228,6 +228,9 @@ class Merging:
         is_kept = confidence >= CONFIDENCE
         share = chosen if is_kept else 0.0
         self.model.load_state_dict(merged(self.base, tuned, share))
+        by_share = {
+            str(one): round(gain_confidence(values[one] - values[0.0]), 4) for one in SHARES
+        }
         if rank() == 0:
             log.info(
                 "merging on %d %s: share %g of the distilled weights, %s %.4f to %.4f on the half "
@@ -249,6 +252,7 @@ class Merging:
             "chosen": chosen,
             "gain": round(float(differences.mean()), 6),
             "confidence": round(confidence, 4),
+            "confidence_on_all": by_share,
             "share": share,
         }
 
