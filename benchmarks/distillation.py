@@ -31,6 +31,7 @@ from harness.page import Marks, markdown_table
 from harness.script import (
     ROOT,
     add_work,
+    machine,
     option_parser,
     origin,
     read_json,
@@ -74,6 +75,7 @@ def measure(task: Task, seed: int, kept: Path) -> dict[str, Any]:
         generation = read_json(folder / "generation.json")
         cells.append(half_merged(task, seed))
         content = {
+            "machine": machine(),
             "generated queries": generation["counts"]["queries"],
             "documents": len(load_collection(task.dataset).documents),
             "queries": len(cells[0].scores[ALONE]),
