@@ -150,7 +150,8 @@ class Task:
     def train_without_labels(self, arm: Arm, seed: int, **changes: Any) -> Cell:
         """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model.
 
-        The stage merges what it trained with the base; ``unmerged`` judges it before.
+        The stage merges what it trained with the base; ``unmerged`` judges it before. Nothing is
+        merged where queries are of one kind.
 
         Args:
             arm: The row.
@@ -177,7 +178,9 @@ class Task:
                 resume=True,
             )
         seconds = record.seconds["distill"] or 0.0
-        model = str(unmerged) if arm.unmerged else record.models["distill"]
+        model = record.models["distill"]
+        if arm.unmerged and unmerged.is_dir():
+            model = str(unmerged)
         cell = self.judge_trained(arm, seed, model, seconds)
         return replace(cell, steps=steps)
 

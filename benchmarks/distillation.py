@@ -73,27 +73,28 @@ def measure(task: Task, seed: int, kept: Path) -> dict[str, Any]:
         record = read_json(model / "training.json")
         folder = task.work / f"adapted-{seed}" / "queries"
         generation = read_json(folder / "generation.json")
-        cells.append(half_merged(task, seed))
+        unmerged = task.work / f"unmerged-{seed}"
+        cells.append(half_merged(task, seed, unmerged if unmerged.is_dir() else model))
         content = {
             "machine": machine(),
             "generated queries": generation["counts"]["queries"],
             "documents": len(load_collection(task.dataset).documents),
             "queries": len(cells[0].scores[ALONE]),
-            "merging": record["merging"],
+            "merging": record.get("merging"),
             "cells": [asdict(cell) for cell in cells],
         }
         write_text(kept, json.dumps(content))
     return dict(read_json(kept))
 
 
-def half_merged(task: Task, seed: int) -> Cell:
+def half_merged(task: Task, seed: int, trained_folder: Path) -> Cell:
     """Merge a half of the trained weights with MiniLM's, and judge the model.
 
     References:
         Wortsman et al., Robust fine-tuning of zero-shot models, 2022: a half is their default.
     """
     model = load_encoder(MODEL, TRAINED)
-    trained = load_encoder(str(task.work / f"unmerged-{seed}"), TRAINED)
+    trained = load_encoder(str(trained_folder), TRAINED)
     model.load_state_dict(
         merged(copy_of(model.state_dict()), copy_of(trained.state_dict()), share=0.5)
     )
@@ -140,8 +141,18 @@ def markdown(results: Mapping[str, Any]) -> str:
         row.append(f"{content['generated queries']:,}")
         for use in (ALONE, FUSED):
             row += [_figure(results, name, part, use) for part in _ROWS]
-        rows.append([*row, f"{content['merging']['share']:g}"])
-    return markdown_table([*header, "kept share"], rows)
+        merging = content["merging"]
+        row.append(f"{merging['share']:g}" if merging else "no check")
+        confidence = confidence_of_half(content)
+        row.append("" if confidence is None else f"{confidence:.2f}")
+        rows.append(row)
+    return markdown_table([*header, "kept share", "confidence of a half"], rows)
+
+
+def confidence_of_half(content: Mapping[str, Any]) -> float | None:
+    """Return how sure the held-out queries are that a half gains; None if it was not recorded."""
+    merging = content["merging"] or {}
+    return merging.get("confidence_on_all", {}).get("0.5")
 
 
 def _figure(results: Mapping[str, Any], name: str, row: str, use: str) -> str:
