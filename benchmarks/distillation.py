@@ -43,6 +43,7 @@ from scipy import stats
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.measures import holm
+from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.io import write_text
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.training.distillation.merging import copy_of, merged
@@ -60,15 +61,17 @@ MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")
 #: A row that no evidence chose.
 HALF = "distilled without labels, a half merged"
 _ROWS = (BASE, UNMERGED, HALF, MERGED)
+# The folder of what was measured.
+_CELLS = "cells"
 
 
-def measure(task: Task, seed: int, kept: Path) -> dict[str, Any]:
+def measure(task: Task, seed: int, kept: Path, merge_on: str | None) -> dict[str, Any]:
     """Return the cells of a collection and the record of merging, from the file if it is there."""
     if not kept.is_file():
         cells = [task.free(BASE)]
         for arm in ARMS:
             if arm.unlabelled:
-                cells.append(task.train_without_labels(arm, seed, dropout=0.0))
+                cells.append(task.train_without_labels(arm, seed, dropout=0.0, merge_on=merge_on))
         model = task.work / f"adapted-{seed}" / "models" / "distill"
         record = read_json(model / "training.json")
         folder = task.work / f"adapted-{seed}" / "queries"
@@ -131,18 +134,18 @@ def p_value(cells: Sequence[Mapping[str, Any]], row: str, use: str) -> float:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table of the page; a star marks a significant difference from MiniLM."""
-    header = ["collection", "documents", "test queries", "generated queries"]
+    header = ["collection", "documents", "test queries", "held out"]
     for use in (ALONE, FUSED):
         names = ("MiniLM", "trained", "a half", "kept")
         header += [f"{name}, {use}" for name in names]
     rows = []
     for name, content in results["collections"].items():
+        merging = content["merging"]
         row = [name, f"{content['documents']:,}", str(content["queries"])]
-        row.append(f"{content['generated queries']:,}")
+        row.append(merging["kind"] if merging else "none")
         for use in (ALONE, FUSED):
             row += [_figure(results, name, part, use) for part in _ROWS]
-        merging = content["merging"]
-        row.append(f"{merging['share']:g}" if merging else "no check")
+        row.append(f"{merging['share']:g}" if merging else "1")
         confidence = confidence_of_half(content)
         row.append("" if confidence is None else f"{confidence:.2f}")
         rows.append(row)
@@ -159,6 +162,12 @@ def _figure(results: Mapping[str, Any], name: str, row: str, use: str) -> str:
     text = f"{results['means'][name][row][use]:.3f}"
     is_clear = row != BASE and results["p"][row][use][name] < 0.05
     return f"{text} *" if is_clear else text
+
+
+def measured(kept: Path) -> dict[str, Any]:
+    """Return the collections of a folder of cells, in the order of the table."""
+    files = {name: kept / f"{name}.json" for name in COLLECTIONS}
+    return {name: read_json(file) for name, file in files.items() if file.is_file()}
 
 
 def report_cost(names: Sequence[str], kept: Path) -> None:
@@ -210,25 +219,33 @@ def parse_options() -> argparse.Namespace:
         help="Train in this precision. Default: that of the device.",
     )
     parser.add_argument("--seed", type=int, default=13, help="Train with this seed. Default: 13.")
+    parser.add_argument(
+        "--merge-on",
+        choices=QUERY_KINDS,
+        help="Hold out this kind of queries, and list the results apart. Default: as the stage.",
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure what is missing, and print and write the results."""
     options = parse_options()
-    kept = options.work / "cells"
+    work = options.work / (options.merge_on or "")
+    kept = work / _CELLS
     kept.mkdir(parents=True, exist_ok=True)
     report_cost(options.only, kept)
     for name in options.only:
-        task = Task(options.collections / name, options.work, options.steps, options.precision)
-        content = measure(task, options.seed, kept / f"{name}.json")
+        task = Task(options.collections / name, work, options.steps, options.precision)
+        content = measure(task, options.seed, kept / f"{name}.json", options.merge_on)
         print(name, content["merging"], flush=True)
-    collections = {}
-    for name in COLLECTIONS:
-        if (kept / f"{name}.json").is_file():
-            collections[name] = read_json(kept / f"{name}.json")
     results = origin() | {"settings": settings_of(options), "seeds": [options.seed]}
+    collections = measured(options.work / _CELLS)
     results |= {"collections": collections} | summarize(collections)
+    results["held out by name"] = {}
+    for kind in QUERY_KINDS:
+        if collections := measured(options.work / kind / _CELLS):
+            part = {"collections": collections} | summarize(collections)
+            results["held out by name"][kind] = part
     write_results(options.results, results)
     print(markdown(results))
     if options.results == results_file("distillation"):

@@ -57,6 +57,8 @@ def test_one_kind_is_held_out_where_there_are_several(queries):
     assert set(kinds.values()) == {"claims", "keywords", "titles"}
     assert kind_to_hold_out(kinds) == "titles"
     assert kind_to_hold_out({"a": "claims", "b": "questions"}) == "questions"
+    assert kind_to_hold_out({"a": "claims", "b": "keywords"}) == "claims"
+    assert kind_to_hold_out({"a": "keywords", "b": "questions", "c": "keywords"}) == "questions"
     assert kind_to_hold_out({"a": "claims"}) is None
     assert generated_kinds(queries.parent) == {}
     collection = load_collection(str(queries), "train")
