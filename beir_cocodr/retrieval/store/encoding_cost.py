@@ -135,7 +135,7 @@ def estimate(
             min(record.shard_size, max(1, count)),
             len(devices),
         ),
-        seconds=round(count * seconds / _processes_at_once(devices), 1),
+        seconds=round(count * seconds / _processes_at_once(devices), 3),
         sample_documents=len(rows),
         truncated_share=float(encoder.model.truncated_share(texts, "document")),
         pieces_per_document=pieces_per_document,
