@@ -41,8 +41,8 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 #: without a model, titles judge with the least bias.
 _PREFERRED = "titles"
 
-#: A kind that is never held out: its queries are words of their documents. A student of a teacher
-#: that counts words always gains on them, also where people's queries lose.
+#: A kind that is never held out: its queries are words of their documents, which favours a student
+#: of a teacher that counts words. They confirmed models that lost on people's queries.
 _EXACT_WORDS = "keywords"
 
 # Queries that choose the share and confirm it, at least in all.
