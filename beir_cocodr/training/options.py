@@ -478,7 +478,8 @@ class DistillOptions(HeldOut, TrainingOptions):
         m_hard: documents of the student's own best ``candidates`` in a list.
         m_easy: documents in a list that are drawn from the whole corpus.
         merge_on: kind of generated queries that is not trained on, and on which the share of the
-            distilled weights in a mean with those of the start is chosen; None merges nothing.
+            distilled weights in a mean with those of the start is chosen; "crops" are runs of words
+            that are cut out of documents. None merges nothing.
         candidates: documents that each of the two finds.
         refresh_steps: steps after which the student's own candidates are searched again.
         held_out: share of the queries that are not trained on, at most ``most_held_out``.
@@ -513,7 +514,7 @@ class DistillOptions(HeldOut, TrainingOptions):
     m_bm25: int = option(4, min=0)
     m_hard: int = option(4, min=0)
     m_easy: int = option(0, min=0)
-    merge_on: str | None = option(None, choices=QUERY_KINDS)
+    merge_on: str | None = option(None, choices=(*QUERY_KINDS, "crops"))
     candidates: int = option(100, min=1)
     refresh_steps: int = option(5_000, min=1)
     held_out: float = 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.presets import BEST_RANKING, GPL_TEACHER
 from beir_cocodr.training.pretraining.pretrain import pretrain
 from beir_cocodr.training.start import Start
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -101,19 +98,13 @@ def distill_stage(run: StageRun) -> TrainingRecord:
 
     The teacher is the cross-encoder that was named, or else the best ranking without labels: RM3 of
     BM25 and the encoder itself. One kind of queries is not trained on; it chooses the share of the
-    distilled weights in the mean with those of the start.
+    distilled weights in the mean with those of the start. If there is only one kind, crops of
+    documents choose.
     """
-    kind = kind_to_hold_out(generated_kinds(_queries_folder(run)))
     options = run.options
-    if options.merge_on is None and kind is not None:
-        options = replace(options, merge_on=kind)
     if options.merge_on is None:
-        log.warning(
-            "%s has queries of only one kind, so none can be held out to choose how weights are "
-            "merged with the base, and they are used unmerged; generate-queries --query-kinds "
-            "makes several",
-            run.data.queries_folder,
-        )
+        kind = kind_to_hold_out(generated_kinds(_queries_folder(run)))
+        options = replace(options, merge_on=kind)
     teacher = run.data.teacher
     if teacher == GPL_TEACHER:
         teacher = BEST_RANKING

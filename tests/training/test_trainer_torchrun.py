@@ -41,7 +41,7 @@ def without_dropout(tmp_path_factory, two_layer_mlm):
 
 # Adam makes steps of what rounding leaves of a gradient near zero: in distillation of one weight in
 # 1,000.
-TOLERANCE = dict.fromkeys(("distill", "lambdarank", "fused", "merging"), 2e-4)
+TOLERANCE = dict.fromkeys(("distill", "lambdarank", "fused", "merging", "crops"), 2e-4)
 #: Of the tiny corpus, so that both processes have some: stores, their shards, BM25's blocks of
 #: documents and queries.
 SMALL_PARTS = {
@@ -84,6 +84,8 @@ COMMANDS = {
         *"distill --teacher bm25 --set merge_on=titles --set select_epochs=0.02".split(),
         *"--set held_out=0.3 --set positives=1 --set warmup=0".split(),
     ],
+    # Crops of documents choose how the last weights are merged.
+    "crops": "distill --teacher bm25 --set merge_on=crops --set held_out=0 --set warmup=0".split(),
     "cached": ["pretrain", *SHORT, "--mlm-weight", "0", "--mini-batch-size", "2"],
     "qc": ["pretrain", "--objective", "qc", *ON_QUERIES],
     "autoregressive": ["pretrain", "--objective", "cotmae", *ON_QUERIES],
@@ -226,7 +228,7 @@ def trained(tmp_path_factory, beir_folder, without_dropout, regimes):
     assert stages == [
         *["finetune"] * 3,
         "coco",
-        *["distill"] * 4,
+        *["distill"] * 5,
         *["coco", "qc", "cotmae", "fuse", "regimes"],
     ]
     (folder / "stderr").write_text(err)
@@ -256,7 +258,7 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         - start["bert.encoder.layer.0.output.dense.weight"]
     )
     assert (
-        command in ("fused", "merging") or moved.abs().max() > 1e-4
+        command in ("fused", "merging", "crops") or moved.abs().max() > 1e-4
     )  # whose held-out queries may choose the start
     records = [
         json.loads((trained / n / command / "training.json").read_text()) for n in ("1", "2")
@@ -268,10 +270,11 @@ def test_two_processes_equal_one(command, trained, without_dropout):
         assert one_measured == pytest.approx(two_measured)
         assert len(one_measured) == 3
         assert max(one_measured) > 0
-    if command == "merging":
+    if command in ("merging", "crops"):
         one_merged, two_merged = (record["merging"] for record in records)
         assert one_merged == two_merged
         assert one_merged["queries"] >= 8
+    if command == "merging":
         assert records[0]["selection"] == records[1]["selection"]
     if command == "idro":
         logs = [
@@ -299,14 +302,15 @@ def test_negatives_are_searched_in_parts_once_for_all_trainings(trained):
         for path in (trained / "cache" / "bm25").iterdir()
         if not path.name.startswith("negatives-")
     ]
-    assert len(indexes) == 2  # of the corpus, and of the one without held-out titles
+    # Of the corpus, of the one without held-out titles, and of the one without crops.
+    assert len(indexes) == 3
     for index in indexes:
         assert (index / "vocabulary.json").is_file()  # what was counted for it is gone
     searched = list((trained / "cache" / "bm25").glob("negatives-*"))
     # Of the fine-tunings, with one depth, of the distillations with and without held-out queries,
     # of the cross-encoder, and of its held-out queries; and of the three parts of the queries of
-    # the distillation that merges.
-    assert len(searched) == 5 + 3
+    # the distillation that merges, and of the crops.
+    assert len(searched) == 5 + 3 + 1
     assert (
         sum(len(list(folder.iterdir())) > 2 for folder in searched) >= 2
     )  # the last two are of few queries

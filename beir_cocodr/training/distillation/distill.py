@@ -30,7 +30,8 @@ from beir_cocodr.training.distillation.merging import (
     Merging,
     drawn,
     practised_spans,
-    without_kind,
+    split_for_merging,
+    with_crops,
     write_without_texts,
 )
 from beir_cocodr.training.distillation.teacher_rows import TEACHERS, teacher_kind
@@ -147,10 +148,7 @@ def distill(
             folder=output / CHECKPOINTS,
             options=options.teacher_options,
         )
-        rest = collection
-        of_kind = None
-        if options.merge_on is not None:
-            rest, of_kind = without_kind(collection, options.merge_on)
+        rest, of_kind = split_for_merging(collection, options.merge_on)
         rest, held = hold_out(rest, selecting, options, options.seed)
         with started(output, plan):
             preparation = _Preparation(collection, rest, held, setting, options)
@@ -160,8 +158,12 @@ def distill(
                 examples = len(rounds.task.train)
                 stage = _with_selection(stage, held, student.model, options, output, examples)
             # Merging takes the weights that held-out queries chose.
-            if of_kind is not None:
-                stage = _with_merging(stage, of_kind, student.model, options, output)
+            if options.merge_on is not None:
+                asked = _held_out_kind(collection, of_kind, options, output / CHECKPOINTS)
+                merging = Merging.of(
+                    asked, student.model, student.model.text_format, options, output
+                )
+                stage = merging.added_to(stage)
         # An epoch of the trainer is a round, so passes over the queries become steps.
         steps = options.steps_for(len(rounds.task.train))
         return run_stage(stage, replace(options, max_steps=steps), output, resume)
@@ -187,15 +189,23 @@ def _with_selection(
     return selection.added_to(stage)
 
 
-def _with_merging(
-    stage: Stage, of_kind: Collection, model: COCODR, options: DistillOptions, output: Path
-) -> Stage:
-    """Return the stage whose weights are merged with those of now, as queries of a kind choose."""
+def _held_out_kind(
+    collection: Collection, of_kind: Collection | None, options: DistillOptions, folder: Path
+) -> Collection:
+    """Return the queries that merging is chosen on, and the corpus without their texts.
+
+    Args:
+        collection: All that the stage was given.
+        of_kind: The held-out kind of its queries; None for crops of its documents.
+        options: Options of the training.
+        folder: Where the changed corpus is written.
+    """
+    if of_kind is None:
+        return on_main(lambda: with_crops(collection, options.most_held_out, options.seed, folder))
     asked = drawn(of_kind, options.most_held_out, options.seed)
-    file = output / CHECKPOINTS / "held-out-kind.arrow"
+    file = folder / "held-out-kind.arrow"
     on_main(lambda: write_without_texts(asked, file))
-    held = replace(asked, documents=open_corpus(file))
-    return Merging.of(held, model, model.text_format, options, output).added_to(stage)
+    return replace(asked, documents=open_corpus(file))
 
 
 def _check_teacher_options(teacher: str, options: DistillOptions) -> None:

@@ -1,8 +1,9 @@
 """Merging of a distilled encoder with the one that it started from, on another kind of queries.
 
 Averaged weights keep what was general in the base. How much of each is taken is chosen on
-generated queries of a kind that was not trained on, and confirmed on others of the kind: if these
-do not gain, the base is kept unchanged.
+queries of a kind that was not trained on, and confirmed on others of the kind: if these do not
+gain, the base is kept unchanged. The kind is one of those that were generated; if there is only
+one, it is crops, which are cut out of documents as in the verdict.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.distributed import do_each, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.judged_vectors import CONFIDENCE, gain_confidence
+from beir_cocodr.evaluation.label_free.held_out_queries import HeldOutQueries
 from beir_cocodr.generation.generation_record import GENERATION_FILE, read_generation
 from beir_cocodr.io import parse_json
 from beir_cocodr.provenance import SPANS
@@ -44,6 +46,12 @@ _PREFERRED = "titles"
 #: A kind that is never held out: its queries are words of their documents, which favours a student
 #: of a teacher that counts words. They confirmed models that lost on people's queries.
 _EXACT_WORDS = "keywords"
+
+#: What is held out if all generated queries are of one kind: runs of words, cut out of documents.
+CROPS = "crops"
+
+# Kinds that are spans of their documents if no model writes them.
+_OF_SPANS = frozenset({"claims", "titles"})
 
 # Queries that choose the share and confirm it, at least in all.
 _FEWEST = 8
@@ -72,11 +80,11 @@ def generated_kinds(folder: Path) -> dict[str, str]:
     return kinds
 
 
-def kind_to_hold_out(kinds: Mapping[str, str]) -> str | None:
-    """Return the kind that merging is chosen on; None if there are not two kinds."""
+def kind_to_hold_out(kinds: Mapping[str, str]) -> str:
+    """Return the kind that merging is chosen on: crops if there are not two kinds of queries."""
     names = list(dict.fromkeys(kinds.values()))
     if len(names) < 2:
-        return None
+        return CROPS
     if _PREFERRED in names:
         return _PREFERRED
     return [name for name in names if name != _EXACT_WORDS][-1]
@@ -88,11 +96,44 @@ def practised_spans(collection: Collection) -> tuple[str, ...]:
     Claims and titles that are made without a model are spans of their documents.
     """
     folder = Path(collection.name)
-    if not (folder / GENERATION_FILE).is_file():
+    if not _is_lexical(folder):
         return ()
-    record = read_generation(folder)
-    is_lexical = record.generator.get("kind") == "lexical"
-    return (SPANS,) if is_lexical and record.settings.get("query_kinds") else ()
+    has_spans = not _OF_SPANS.isdisjoint(generated_kinds(folder).values())
+    return (SPANS,) if has_spans else ()
+
+
+def _is_lexical(folder: Path) -> bool:
+    """Return true for a folder of queries that were generated without a model."""
+    if not (folder / GENERATION_FILE).is_file():
+        return False
+    return bool(read_generation(folder).generator.get("kind") == "lexical")
+
+
+def split_for_merging(
+    collection: Collection, merge_on: str | None
+) -> tuple[Collection, Collection | None]:
+    """Split a collection of generated queries into those that are trained on and the held-out kind.
+
+    Returns:
+        All queries and None where no generated queries are held out: without merging, and where it
+        is chosen on crops.
+
+    Raises:
+        InputError: There are too few queries of the kind, or no others; or crops are asked for, but
+            the queries are spans of documents themselves.
+    """
+    if merge_on is None:
+        return collection, None
+    if merge_on != CROPS:
+        return without_kind(collection, merge_on)
+    folder = Path(collection.name)
+    only_words = set(generated_kinds(folder).values()) == {_EXACT_WORDS}
+    if _is_lexical(folder) and not only_words:
+        raise InputError(
+            f"{collection.name}: queries that are spans of documents are trained on, so crops "
+            "cannot show whether training gains; generate several kinds with --query-kinds"
+        )
+    return collection, None
 
 
 def without_kind(collection: Collection, kind: str) -> tuple[Collection, Collection]:
@@ -144,6 +185,37 @@ def write_without_texts(collection: Collection, file: Path) -> None:
             of_row.setdefault(row, []).append(text)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_arrow(file, _cut_documents(collection.documents, of_row))
+
+
+def with_crops(collection: Collection, count: int, seed: int, folder: Path) -> Collection:
+    """Cut runs of words out of random documents, and make them the queries of the collection.
+
+    Args:
+        collection: The corpus, and the queries that are trained on, which are not cut again.
+        count: The most crops.
+        seed: Seed of the drawing.
+        folder: Where the corpus without the crops is written.
+
+    Returns:
+        The corpus without the crops, with the crops as queries that ask for their documents.
+
+    Raises:
+        InputError: Fewer than 8 documents are long enough.
+    """
+    trained_on = set(collection.queries.values())
+    drawing = HeldOutQueries(collection.documents, count, seed, trained_on.__contains__)
+    drawing.draw_matched_crops(CROPS)
+    crops = drawing.queries()[CROPS]
+    if len(crops.texts) < _FEWEST:
+        raise InputError(
+            f"{collection.name}: merging needs {_FEWEST} crops, and its documents gave "
+            f"{len(crops.texts)}; generate several kinds with --query-kinds, or leave distill out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = drawing.write_corpus(folder)
+    names = collection.documents.ids(crops.rows)
+    qrels = {query: {name: 1} for query, name in zip(crops.queries, names, strict=True)}
+    return replace(collection, queries=crops.queries, qrels=qrels, documents=documents)
 
 
 def _cut_documents(

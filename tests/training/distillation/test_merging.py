@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from beir_cocodr import AdaptOptions, adapt, load_collection, load_encoder
-from beir_cocodr.data.documents import open_corpus
+from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
 from beir_cocodr.generation.generate import generate_queries
@@ -25,6 +25,7 @@ from beir_cocodr.training.distillation.merging import (
     generated_kinds,
     kind_to_hold_out,
     merged,
+    with_crops,
     without_kind,
     write_without_texts,
 )
@@ -59,7 +60,7 @@ def test_one_kind_is_held_out_where_there_are_several(queries):
     assert kind_to_hold_out({"a": "claims", "b": "questions"}) == "questions"
     assert kind_to_hold_out({"a": "claims", "b": "keywords"}) == "claims"
     assert kind_to_hold_out({"a": "keywords", "b": "questions", "c": "keywords"}) == "questions"
-    assert kind_to_hold_out({"a": "claims"}) is None
+    assert kind_to_hold_out({"a": "claims"}) == kind_to_hold_out({}) == "crops"
     assert generated_kinds(queries.parent) == {}
     collection = load_collection(str(queries), "train")
     others, held = without_kind(collection, "titles")
@@ -212,19 +213,75 @@ def test_what_is_merged_is_the_checkpoint_that_held_out_queries_chose(
         torch.testing.assert_close(value, seen["merged"][name])
 
 
-def test_queries_of_one_kind_are_not_merged_on_and_that_is_said(
-    beir_folder, tiny_mlm, tmp_path, caplog
-):
-    generation = GenerationOptions(query_kinds="keywords", per_passage=1)
-    settings = adapt_options("distill", max_steps=1, batch_size=4)
+def adapted_on(kind, model, dataset, output):
+    """Run the stage on generated queries of one kind."""
+    generation = GenerationOptions(query_kinds=kind, per_passage=1)
+    settings = adapt_options("distill", max_steps=1, batch_size=4, learning_rate=1e-3)
     adapt(
-        str(tiny_mlm),
-        str(beir_folder),
-        output=tmp_path / "o",
+        str(model),
+        str(dataset),
+        output=output,
         options=AdaptOptions(
             stages="distill", stage_options={"distill": settings}, generation=generation
         ),
     )
-    assert "queries of only one kind" in caplog.text
-    record = json.loads(Path(tmp_path / "o/models/distill/training.json").read_text())
-    assert "merging" not in record
+
+
+def test_where_queries_are_of_one_kind_crops_choose_and_confirm(beir_folder, tiny_mlm, tmp_path):
+    adapted_on("keywords", tiny_mlm, beir_folder, tmp_path / "o")
+    folder = tmp_path / "o/models/distill"
+    merging = json.loads((folder / "training.json").read_text())["merging"]
+    assert merging["kind"] == "crops"
+    assert merging["queries"] >= 8
+    # Keywords are no spans: crops of the verdict count, generated queries do not.
+    documents = load_collection(str(beir_folder)).documents
+    seen = find_contamination({"m": str(folder)}, documents.content_hash)
+    assert (seen.spans, seen.generated) == (frozenset(), {"m"})
+    base = load_encoder(str(tiny_mlm)).state_dict()
+    after = load_encoder(str(folder)).state_dict()
+    moved = any(not torch.equal(base[name], after[name]) for name in base)
+    assert moved == (merging["share"] > 0)
+
+
+def test_crops_confirm_nothing_where_spans_were_trained_on(beir_folder, tiny_mlm, tmp_path):
+    with pytest.raises(InputError, match="spans of documents are trained on"):
+        adapted_on("claims", tiny_mlm, beir_folder, tmp_path / "o")
+
+
+def test_a_crop_is_cut_out_of_its_document_and_was_not_trained_on(queries, tmp_path):
+    collection = load_collection(str(queries), "train")
+    crops = with_crops(collection, 10, 3, tmp_path / "new")
+    assert 8 <= len(crops.queries) <= 10
+    assert list(crops.documents) == list(collection.documents)
+    asked = {}
+    for query, text in crops.queries.items():
+        [(name, grade)] = crops.qrels[query].items()
+        assert grade == 1
+        assert text in collection.documents[name]["text"]
+        assert len(crops.documents[name]["text"]) < len(collection.documents[name]["text"])
+        asked[name] = text
+    assert len(asked) == len(crops.queries)
+    for name, document in collection.documents.items():
+        if name not in asked:
+            assert crops.documents[name] == document
+    # What was a query in training is none again.
+    trained_on = replace(collection, queries=crops.queries)
+    again = with_crops(trained_on, 10, 3, tmp_path / "again")
+    assert not set(again.queries.values()) & set(crops.queries.values())
+
+
+def test_documents_too_short_for_crops_are_refused(queries, tmp_path):
+    collection = load_collection(str(queries), "train")
+    documents = write_and_open({str(number): "word" for number in range(20)}, tmp_path)
+    short = replace(collection, documents=documents)
+    with pytest.raises(InputError, match="needs 8 crops, and its documents gave 0"):
+        with_crops(short, 10, 3, tmp_path / "new")
+
+
+def write_and_open(texts, folder):
+    """Return a corpus of some texts."""
+    write_arrow(
+        folder / "short.arrow",
+        ((row, name, "", text) for row, (name, text) in enumerate(texts.items())),
+    )
+    return open_corpus(folder / "short.arrow")
