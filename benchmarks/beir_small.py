@@ -147,11 +147,15 @@ class Task:
             return self.judge_trained(arm, seed, start, seconds)
         return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
 
+    @property
+    def steps_without_labels(self) -> int:
+        """Return the steps of a distillation without labels."""
+        return max(1, self.steps // FEWER_WITHOUT_LABELS)
+
     def train_without_labels(self, arm: Arm, seed: int, **changes: Any) -> Cell:
         """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model.
 
-        The stage merges what it trained with the base; ``unmerged`` judges it before. Nothing is
-        merged where queries are of one kind.
+        The stage merges what it trained with the base; ``unmerged`` judges it before.
 
         Args:
             arm: The row.
@@ -160,7 +164,7 @@ class Task:
         """
         output = self.work / f"adapted-{seed}"
         unmerged = self.work / f"unmerged-{seed}"
-        steps = max(1, self.steps // FEWER_WITHOUT_LABELS)
+        steps = self.steps_without_labels
         settings = self.shared(seed) | {"max_steps": steps, "refresh_steps": max(1, steps // 2)}
         settings |= changes
         with keeping_unmerged(unmerged):

@@ -19,7 +19,7 @@ import argparse
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,8 @@ def half_merged(task: Task, seed: int, trained_folder: Path) -> Cell:
     )
     folder = task.work / f"half-{seed}"
     model.save_pretrained(str(folder))
-    return task.judge(HALF, seed, {ALONE: str(folder), FUSED: f"hybrid:{folder}"}, 0.0)
+    cell = task.judge(HALF, seed, {ALONE: str(folder), FUSED: f"hybrid:{folder}"}, 0.0)
+    return replace(cell, steps=task.steps_without_labels)
 
 
 def summarize(collections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

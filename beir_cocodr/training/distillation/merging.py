@@ -9,6 +9,8 @@ one, it is crops, which are cut out of documents as in the verdict.
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,8 +52,11 @@ _EXACT_WORDS = "keywords"
 #: What is held out if all generated queries are of one kind: runs of words, cut out of documents.
 CROPS = "crops"
 
+#: A kind that consists of sentences of the documents if no model writes it.
+_SENTENCES = "claims"
+
 # Kinds that are spans of their documents if no model writes them.
-_OF_SPANS = frozenset({"claims", "titles"})
+_OF_SPANS = frozenset({_SENTENCES, "titles"})
 
 # Queries that choose the share and confirm it, at least in all.
 _FEWEST = 8
@@ -81,8 +86,12 @@ def generated_kinds(folder: Path) -> dict[str, str]:
 
 
 def kind_to_hold_out(kinds: Mapping[str, str]) -> str:
-    """Return the kind that merging is chosen on: crops if there are not two kinds of queries."""
-    names = list(dict.fromkeys(kinds.values()))
+    """Return the kind that merging is chosen on: crops if there are not two kinds of queries.
+
+    A kind of fewer than 8 queries is trained on, but cannot choose.
+    """
+    counts = Counter(kinds.values())
+    names = [name for name, count in counts.items() if count >= _FEWEST]
     if len(names) < 2:
         return CROPS
     if _PREFERRED in names:
@@ -127,8 +136,9 @@ def split_for_merging(
     if merge_on != CROPS:
         return without_kind(collection, merge_on)
     folder = Path(collection.name)
-    only_words = set(generated_kinds(folder).values()) == {_EXACT_WORDS}
-    if _is_lexical(folder) and not only_words:
+    counts = Counter(generated_kinds(folder).values())
+    has_spans = not counts or counts[_SENTENCES] >= _FEWEST
+    if has_spans and _is_lexical(folder):
         raise InputError(
             f"{collection.name}: queries that are spans of documents are trained on, so crops "
             "cannot show whether training gains; generate several kinds with --query-kinds"
@@ -225,8 +235,11 @@ def _cut_documents(
         title = document["title"]
         text = document["text"]
         for query in of_row.get(row, ()):
-            title = title.replace(query, " ")
-            text = text.replace(query, " ")
+            # Queries are on one line, which their documents need not be.
+            words = [re.escape(word) for word in query.split()]
+            pattern = re.compile(r"\s+".join(words))
+            title = pattern.sub(" ", title)
+            text = pattern.sub(" ", text)
         # A document of nothing but its queries stays as it is.
         if not (title + text).strip():
             title = document["title"]

@@ -53,14 +53,23 @@ def test_weights_are_averaged_and_counters_are_not():
     assert merged(base, tuned, 1)["a"].tolist() == [4.0, 0.0]
 
 
+def many(*kinds):
+    """Return query id to kind, of eight queries of each kind in turn."""
+    return {f"{number} {kind}": kind for number in range(8) for kind in kinds}
+
+
 def test_one_kind_is_held_out_where_there_are_several(queries):
     kinds = generated_kinds(queries)
     assert set(kinds.values()) == {"claims", "keywords", "titles"}
     assert kind_to_hold_out(kinds) == "titles"
-    assert kind_to_hold_out({"a": "claims", "b": "questions"}) == "questions"
-    assert kind_to_hold_out({"a": "claims", "b": "keywords"}) == "claims"
-    assert kind_to_hold_out({"a": "keywords", "b": "questions", "c": "keywords"}) == "questions"
-    assert kind_to_hold_out({"a": "claims"}) == kind_to_hold_out({}) == "crops"
+    assert kind_to_hold_out(many("claims", "questions")) == "questions"
+    assert kind_to_hold_out(many("claims", "keywords")) == "claims"
+    assert kind_to_hold_out(many("keywords", "questions")) == "questions"
+    assert kind_to_hold_out(many("claims")) == kind_to_hold_out({}) == "crops"
+    # Seven titles are too few to choose.
+    few = dict(list(many("titles").items())[:7])
+    assert kind_to_hold_out(many("claims", "keywords") | few) == "claims"
+    assert kind_to_hold_out(many("keywords") | few) == "crops"
     assert generated_kinds(queries.parent) == {}
     collection = load_collection(str(queries), "train")
     others, held = without_kind(collection, "titles")
@@ -86,6 +95,21 @@ def test_a_held_out_query_is_cut_out_of_its_document_alone(queries, tmp_path):
             assert asked[name] not in after["title"] + after["text"]
         else:
             assert after == document
+
+
+def test_a_query_is_cut_out_of_lines_that_it_does_not_have(queries, tmp_path):
+    text = "The pump runs.\nIt stops  when\n the tank (of 5 l) is full. Then it waits."
+    write_arrow(tmp_path / "lines.arrow", [(0, "d", "A pump", text)])
+    collection = replace(
+        load_collection(str(queries), "train"),
+        documents=open_corpus(tmp_path / "lines.arrow"),
+        queries={"q": "It stops when the tank (of 5 l) is full."},
+        qrels={"q": {"d": 1}},
+    )
+    write_without_texts(collection, tmp_path / "cut.arrow")
+    changed = open_corpus(tmp_path / "cut.arrow")["d"]
+    assert changed["text"].split() == "The pump runs. Then it waits.".split()
+    assert changed["title"] == "A pump"
 
 
 def selection(model, gains):
