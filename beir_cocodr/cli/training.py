@@ -351,7 +351,7 @@ def adapt(
         generated=queries,
         generator=generator,
         generation=GenerationOptions(query_kinds=query_kinds),
-        teacher=teacher or presets.GPL_TEACHER,
+        teacher=teacher,
         search=search,
     )
     record = run(model, dataset, source=source, output=output, options=options, resume=resume)

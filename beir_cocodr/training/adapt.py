@@ -60,7 +60,6 @@ from beir_cocodr.training.output_folder import check_unused, empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
     DEFAULT_STAGES,
-    GPL_TEACHER,
     AdaptStage,
     StageOptions,
     chosen_options,
@@ -101,8 +100,8 @@ class AdaptOptions(Options):
         generator: how queries are generated, as for ``generate-queries``.
         generation: options of the generation (5 queries a passage). The stage ``distill`` asks for
             all kinds that the generator has, unless ``query_kinds`` says which.
-        teacher: the cross-encoder of the stages ``gpl`` and, if it is another one than the default,
-            ``distill``, whose teacher is otherwise the best ranking without labels.
+        teacher: the cross-encoder of the stages ``gpl`` and ``distill``. None means ms-marco-MiniLM
+            for ``gpl``, and the best ranking without labels for ``distill``.
         search: how models search; ``search.encoder`` also loads encoders to be trained.
     """
 
@@ -117,7 +116,7 @@ class AdaptOptions(Options):
     generated: Path | str | None = None
     generator: str = option("lexical")
     generation: GenerationOptions = field(default_factory=GenerationOptions)
-    teacher: str = option(GPL_TEACHER)
+    teacher: str | None = None
     search: SearchOptions = SearchOptions()
 
     @property
@@ -337,7 +336,7 @@ def _planned(
             "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy "
             "needs no network), or leave the stage out"
         )
-    if not options.teacher.strip():
+    if options.teacher is not None and not options.teacher.strip():
         raise InputError("the teacher has no name; give a cross-encoder or a ranking")
     parse_measures(options.chosen_measures)
     target = load_collection(dataset, options.split, labels="optional")
@@ -399,7 +398,8 @@ def _settings(plan: AdaptationPlan) -> Json:
     if plan.source is not None:
         settings["source"] = collection_provenance(plan.source, queries=True).hashes
     if "gpl" in plan.settings or "distill" in plan.settings:
-        settings["teacher"] = files.content_sha256(options.teacher) or options.teacher
+        teacher = options.teacher
+        settings["teacher"] = teacher and (files.content_sha256(teacher) or teacher)
     if not plan.needs_queries:
         return settings
     file = None

@@ -27,15 +27,15 @@ class StageData:
         source: the labelled collection of the stage ``finetune``.
         queries: the collection of generated queries, for stages that need it.
         queries_folder: its folder.
-        teacher: the cross-encoder of the stage ``gpl``; another one than GPL's is that of
-            ``distill``, too.
+        teacher: the cross-encoder of the stages ``gpl`` and ``distill``; None means GPL's for
+            ``gpl``, and the best ranking without labels for ``distill``.
     """
 
     target: Collection
     source: Collection | None = None
     queries: Collection | None = None
     queries_folder: Path | None = None
-    teacher: str = GPL_TEACHER
+    teacher: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def qgen_stage(run: StageRun) -> TrainingRecord:
 
 def gpl_stage(run: StageRun) -> TrainingRecord:
     """Distil a cross-encoder on generated queries."""
-    return _distill(run, run.data.teacher)
+    return _distill(run, run.data.teacher or GPL_TEACHER)
 
 
 def distill_stage(run: StageRun) -> TrainingRecord:
@@ -105,10 +105,7 @@ def distill_stage(run: StageRun) -> TrainingRecord:
     if options.merge_on is None:
         kind = kind_to_hold_out(generated_kinds(_queries_folder(run)))
         options = replace(options, merge_on=kind)
-    teacher = run.data.teacher
-    if teacher == GPL_TEACHER:
-        teacher = BEST_RANKING
-    return _distill(replace(run, options=options), teacher)
+    return _distill(replace(run, options=options), run.data.teacher or BEST_RANKING)
 
 
 def fuse_stage(run: StageRun) -> TrainingRecord:
