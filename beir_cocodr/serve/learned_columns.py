@@ -64,13 +64,23 @@ class LearnedColumns:
                 "no model on the page is ready and has document vectors that could learn; wait, "
                 "or add a model such as minilm"
             )
+        learned: dict[str, LearnedVectors] = {}
+        searched = {name: dense.embeddings for name, dense in encoders.items()}
+        try:
+            for name, dense in encoders.items():
+                judgements = load_judgements(judged).of(queries, dense.documents)
+                forget(dense)
+                learned[name] = LearnedVectors.learn(dense, judgements)
+        except InputError:
+            # What was learned before stays in use.
+            for name, dense in encoders.items():
+                dense.embeddings = searched[name]
+                dense.__dict__.pop("moments", None)
+            raise
         self.results.clear()
         for name, dense in encoders.items():
-            judgements = load_judgements(judged).of(queries, dense.documents)
-            forget(dense)
-            learned = LearnedVectors.learn(dense, judgements)
-            learned.save(self._folder_of(dense))
-            self._use(learned, name, dense)
+            learned[name].save(self._folder_of(dense))
+            self._use(learned[name], name, dense)
 
     def forget(self, searchers: Iterable[Searcher]) -> None:
         """Let all encoders search as they did before they learned, and remove what they learned."""

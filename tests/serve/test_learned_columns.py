@@ -77,6 +77,12 @@ def test_thumbs_move_the_search_and_one_click_undoes_it(started, tiny_cosine, tm
     assert learned["model"] == model
     assert "90% interval" in learned["text"]
     assert best(queries[0])[0] == wanted
+    # With too few judgements left, nothing is learned and nothing is lost.
+    for query in queries[9:]:
+        page.post("/api/judge", json={"document": wanted, "grade": 0, "query": query})
+    assert "judge 1 more" in page.post("/api/learn", json={}).json()["error"]
+    assert page.get("/api/state").json()["learned"] == [learned]
+    assert best(queries[0])[0] == wanted
     # Another session of the same folder searches by what was learned.
     page = started()
     assert page.get("/api/state").json()["learned"] == [learned]

@@ -209,8 +209,14 @@ def _held_out_kind(
 
 
 def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
-    """Refuse options of another teacher."""
+    """Refuse options of another teacher, and lists of documents that a file need not score."""
     kind = teacher_kind(teacher)
+    if kind is TEACHERS["file"] and (options.m_easy or options.anchors == "fused"):
+        raise InputError(
+            f"the teacher {teacher} scores only the documents that it lists, and lists with "
+            f"m_easy {options.m_easy} and anchors {options.anchors} hold others; set m_easy to 0 "
+            "and anchors to relevant"
+        )
     own_options = options.teacher_options
     if own_options is None:
         return

@@ -326,6 +326,17 @@ def test_lists_hold_what_a_file_scores_and_no_more(
     assert "3 of" in caplog.text
 
 
+@pytest.mark.parametrize("changes", [{"m_easy": 1}, {"anchors": "fused"}])
+def test_lists_of_what_a_file_does_not_score_are_refused(changes, beir_folder, tiny_mlm, tmp_path):
+    file = tmp_path / "scores.tsv"
+    file.write_text("q0\td0\t1.0\n")
+    options = DistillOptions.of(max_steps=1, **changes)
+    with pytest.raises(InputError, match="scores only the documents that it lists"):
+        distill(
+            str(tiny_mlm), str(beir_folder), teacher=file, output=tmp_path / "o", options=options
+        )
+
+
 def test_a_file_that_scores_nothing_relevant_is_named(beir_folder, tiny_mlm, tmp_path):
     (tmp_path / "none.tsv").write_text("unknown\td1\t0.5\n")
     with pytest.raises(InputError, match=r"none.tsv: .* have no scores of a relevant document"):
