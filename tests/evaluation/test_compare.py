@@ -195,10 +195,32 @@ def test_pairs_to_label_are_drawn_where_nobody_asked_anything_and_can_be_judged(
     assert gain.interval is not None
     said = " ".join([again.pairs[0].reason, *again.few_labels.describe()])
     assert "settle" in said  # how many more it takes, or that none is needed
+    # Nobody asked them, so the evidence is still that of the corpus alone.
+    assert again.pairs[0].estimates == report.pairs[0].estimates
     # More queries can be judged: there are others than those ten.
     wanted = {pair.query for pair in again.labels_wanted.pairs}
     assert wanted
     assert not wanted & queries
+
+
+@pytest.mark.parametrize(("asked", "counts"), [(1, False), (9, False), (10, True)])
+def test_queries_of_people_are_evidence_from_ten_up(asked, counts, distinct, clean, tmp_path):
+    """Fewer are judged all the same, but the rest of the evidence is that of the corpus alone."""
+    corpus = tmp_path / "corpus.jsonl"
+    shutil.copy(distinct / "corpus.jsonl", corpus)
+    texts = list(load_collection(distinct).queries.values())[:asked]
+    for text in texts:
+        log_judgement(tmp_path / "judgements.jsonl", "d1", 1, text)
+    models = ["bm25", clean]
+    alone = compare(models, str(corpus), options=CompareOptions(samples=40))
+    options = CompareOptions(samples=40, judgements=tmp_path / "judgements.jsonl")
+    judged = compare(models, str(corpus), output=tmp_path / "out", options=options)
+    [before], [after] = alone.pairs, judged.pairs
+    assert (before.estimates == after.estimates) != counts
+    assert (before.distance == after.distance) != counts
+    assert judged.few_labels.queries == asked
+    runs = {line.split()[0] for line in (tmp_path / "out" / "bm25.run").read_text().splitlines()}
+    assert len(runs) == asked
 
 
 def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Bools, Doubles, Ints
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.judgement_log import typed_id
+from beir_cocodr.data.judgement_log import TYPED_PREFIX, typed_id
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
 from beir_cocodr.evaluation.label_free.estimators import (
@@ -76,6 +76,10 @@ LIST_DEPTH = 100
 # A question that no model answers with its document among so many is about nothing in particular.
 _CONSISTENT = 20
 
+# What the ids of queries begin with that are proposed and that nobody asked. Judgements of them are
+# read as those of queries that a collection does not have.
+_PROPOSED_PREFIX = f"{TYPED_PREFIX}proposed-"
+
 # The fusion that is fitted to the corpus before it searches.
 _FITTED = "vector"
 
@@ -108,7 +112,7 @@ class Evidence:
         lists: Model to the (Q, 100) rows that it ranks for the agreement queries, -1 for no result.
         rankings: Model to its ranking for the agreement queries.
         queries: The agreement queries, id to text.
-        real: True if those are the collection's own queries, and not the generated ones.
+        real: True if those are queries that people asked, and not the generated ones.
         crop_queries: The held-out crops.
         generated_queries: The generated queries.
         retrieval: Model to the description of its ranker.
@@ -132,6 +136,8 @@ class Evidence:
         encoders: Model to what tells its encoder apart; None where it has none.
         weak: The models whose encoder is far behind BM25 on crops and titles, see
             :mod:`~beir_cocodr.evaluation.label_free.weak_encoders`.
+        given: Model to its ranking for the queries that were given, also if these are too few to
+            be the agreement queries.
     """
 
     crops: dict[str, Doubles]
@@ -154,6 +160,7 @@ class Evidence:
     pooled: PooledScores | None = None
     encoders: Mapping[str, str | None] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
+    given: Mapping[str, Ranking] = field(default_factory=dict)
 
     def pair_kinds(self, a: str, b: str) -> tuple[str | None, str | None]:
         """Return the kinds of a pair in the calibration.
@@ -254,6 +261,17 @@ class _CutCorpus:
 
     queries: dict[str, PseudoQueries]
     resources: HeldOutResources
+
+
+def _proposed_id(text: str) -> str:
+    """Return the id of a proposed query, which is another one than if somebody had typed it."""
+    return _PROPOSED_PREFIX + typed_id(text).removeprefix(TYPED_PREFIX)
+
+
+def _no_results(queries: Mapping[str, str]) -> Ranking:
+    """Return the ranking of a model that finds nothing for any query."""
+    shape = (len(queries), 1)
+    return Ranking(list(queries), np.full(shape, -np.inf, np.float32), np.full(shape, -1))
 
 
 class Gatherer:
@@ -383,18 +401,34 @@ class Gatherer:
             )
         return queries
 
-    def gather(self, queries: Mapping[str, str]) -> Evidence:
-        """Search for real queries; without any, lists are compared on the generated ones."""
-        real = bool(queries)
+    def is_made(self, query_id: str, text: str) -> bool:
+        """Return true for a query that :meth:`propose` made: nobody asked it."""
+        if query_id.startswith(_PROPOSED_PREFIX):
+            return True
+        return any(text in queries.texts for queries in self._whole.values())
+
+    def gather(self, queries: Mapping[str, str], enough: bool = True) -> Evidence:
+        """Search for queries that were given; lists are compared on them, or on generated ones.
+
+        Args:
+            queries: Id to text; may be empty.
+            enough: True if so many of them were asked by people that they count as evidence.
+                Otherwise lists are compared on the generated ones, as without queries.
+        """
+        real = bool(queries) and enough
         asked = dict(queries) if real else self.generated.queries
         texts = list(asked.values())
         rankings: dict[str, Ranking] = {}
+        given: dict[str, Ranking] = {}
         retrieval: dict[str, Json] = {}
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
-                ranking = self._search(name, ranker, asked if real else {})
-                over_generated = self._pseudo[name].over_corpus.get(GENERATED)
-                rankings[name] = ranking if real or over_generated is None else over_generated
+                given[name] = self._search(name, ranker, queries)
+                if real:
+                    rankings[name] = given[name]
+                else:
+                    over_corpus = self._pseudo[name].over_corpus
+                    rankings[name] = over_corpus.get(GENERATED, _no_results(asked))
                 retrieval[name] = ranker.describe()
         lists = {name: self._list(ranking) for name, ranking in rankings.items()}
         searched = self._searched_queries()
@@ -412,7 +446,7 @@ class Gatherer:
             retrieval=retrieval,
             contamination=self.contamination,
             kinds={name: self._kind(name, ranker) for name, ranker in self._rankers.items()},
-            answered=self._answered(asked),
+            answered=self._answered(asked if real else {}, len(asked)),
             further=searched,
             held_words={
                 name: held_words(texts, rows, self.documents)
@@ -425,6 +459,7 @@ class Gatherer:
             if real
             else 0.0,
             pooled=self._read_pools(texts, list(lists.values())) if real else None,
+            given=given,
         )
 
     def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
@@ -450,10 +485,11 @@ class Gatherer:
         spec = self.resources.spec(name)
         return RunRanker(spec, self.documents) if spec.kind == RUN else self.resources.ranker(name)
 
-    def _answered(self, queries: Mapping[str, str]) -> dict[str, Bools]:
-        """Return run to (Q,) True for the queries that it answers."""
+    def _answered(self, queries: Mapping[str, str], count: int) -> dict[str, Bools]:
+        """Return run to (Q,) True for the queries that it answers; without queries, all False."""
+        nothing = np.zeros(count, bool)
         return {
-            name: ranker.answers(queries)
+            name: ranker.answers(queries) if queries else nothing
             for name, ranker in self._rankers.items()
             if isinstance(ranker, RunRanker)
         }
@@ -591,7 +627,7 @@ class Gatherer:
         if WRITTEN in self._whole and self._whole[WRITTEN].texts:
             kind = WRITTEN
         queries = self._whole[kind].queries
-        ids = {number: typed_id(text) for number, text in queries.items()}
+        ids = {number: _proposed_id(text) for number, text in queries.items()}
         results = {}
         for name in self.models:
             ranking = self._pseudo[name].over_corpus.get(kind)

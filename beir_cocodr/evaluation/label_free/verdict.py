@@ -359,7 +359,8 @@ def compare_label_free(
         raise InputError(f"{collection.name} has changed since it was read; start again")
     if calibration is None:
         calibration = load_calibration()
-    seen = gatherer.gather(_queries(collection, queries, judged))
+    asked = _queries(collection, queries, judged)
+    seen = gatherer.gather(asked, _are_enough(gatherer, asked))
     evidence = mark_weak_encoders(seen, gatherer.encoders)
     figures = collection_figures(documents, evidence)
     likeness = replace(
@@ -370,7 +371,7 @@ def compare_label_free(
         decide(evidence, a, b, calibration, likeness, documents.content_hash)
         for a, b in itertools.combinations(gatherer.models, 2)
     ]
-    results = _write_runs(gatherer, evidence, folder) if evidence.real else {}
+    results = _write_runs(gatherer, evidence, folder) if asked else {}
     few_labels = None
     if judged:
         expected = expected_values(gatherer.models, pairs)
@@ -427,16 +428,32 @@ def _queries(
     return queries
 
 
+def _are_enough(gatherer: Gatherer, queries: Mapping[str, str]) -> bool:
+    """Return true if ten queries were asked by people; from fewer nothing is concluded.
+
+    Judged queries among them may have been proposed, and tell nothing about what people ask.
+    """
+    asked = sum(not gatherer.is_made(id, text) for id, text in queries.items())
+    if 0 < asked < FEWEST_QUERIES:
+        log.info(
+            "people asked %d queries; from fewer than %d nothing is concluded, so the evidence is "
+            "that of the corpus alone",
+            asked,
+            FEWEST_QUERIES,
+        )
+    return asked >= FEWEST_QUERIES
+
+
 def _write_runs(
     gatherer: Gatherer,
     evidence: Evidence,
     folder: Path | None,
 ) -> dict[str, Results]:
-    """Return the results of real queries, and write their runs if there is a folder."""
+    """Return the results of given queries, and write their runs if there is a folder."""
     results: dict[str, Results] = {}
     specs = {model: gatherer.resources.spec(model) for model in gatherer.models}
     for model, name in file_names(gatherer.models, specs).items():
-        ranking = evidence.rankings[model]
+        ranking = evidence.given[model]
         results[model] = ranking.results(
             gatherer.documents,
             gatherer.drop,
