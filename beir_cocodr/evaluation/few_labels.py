@@ -128,6 +128,11 @@ def count_unjudged(judged: Judgements, results: Results) -> float:
     return float(np.mean(counts))
 
 
+def usual_variance(distance: float) -> float:
+    """Return the variance that a query's difference usually has, by the rank distance of models."""
+    return _DEVIATION**2 * distance
+
+
 def half_width(queries: float, deviation: float) -> float:
     """Return half the width of a confidence sequence for a mean.
 
@@ -339,7 +344,7 @@ class JudgedGain:
         shares = weights / weights.sum()
         mean = float(shares @ differences)
         influences = n * shares * (differences - mean)
-        usual = _COUNTS_FOR * _DEVIATION**2 * distance
+        usual = _COUNTS_FOR * usual_variance(distance)
         squares = float(influences @ influences)
         deviation = math.sqrt((squares + usual) / (n + _COUNTS_FOR))
         width = half_width(n, deviation)

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from beir_cocodr.arrays import Array, Doubles
+from beir_cocodr.arrays import Array, Doubles, Ints
 from beir_cocodr.data.judgements import Judgements
-from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
+from beir_cocodr.evaluation.annotation import DEPTH
+from beir_cocodr.evaluation.few_labels import judged_scores, query_weights, usual_variance
 from beir_cocodr.evaluation.judge.findings import (
     JudgedDifference,
     JudgeFindings,
@@ -23,6 +24,8 @@ from beir_cocodr.evaluation.judge.prediction_powered import (
     student_interval,
 )
 from beir_cocodr.evaluation.judge.prompt import GRADES, PROMPT_VERSION, RELEVANT
+from beir_cocodr.evaluation.label_free.agreement import rank_distance
+from beir_cocodr.retrieval.ranking import Results
 
 
 def assess(grader: Grader, material: Material) -> JudgeFindings:
@@ -70,6 +73,7 @@ def _differences(material: Material, opinions: Doubles) -> list[JudgedDifference
         labels = judged_scores(labelled, list(material.results.values()))  # (n, M)
         weights = query_weights(labelled) if labelled.drawn else None
     differences = []
+    lists = [_best_rows(results, material) for results in material.results.values()]
     for (i, a), (j, b) in itertools.combinations(enumerate(material.results), 2):
         everything = opinions[:, j] - opinions[:, i]
         joined = None
@@ -79,12 +83,22 @@ def _differences(material: Material, opinions: Doubles) -> list[JudgedDifference
                 judged=everything[rows],
                 everything=everything,
                 weights=weights,
+                usual=usual_variance(float(rank_distance(lists[i], lists[j]).mean())),
             )
             joined = power_mean(beside_labels)
         mean = float(everything.mean())
         interval = _interval(everything)
         differences.append(JudgedDifference(a, b, mean, interval, joined))
     return differences
+
+
+def _best_rows(results: Results, material: Material) -> Ints:
+    """Return the (N, 10) corpus rows that a model ranks first, -1 for no result."""
+    rows = np.full((len(material.queries), DEPTH), -1, np.int64)
+    for number, query in enumerate(material.queries):
+        best = [id for id, _ in results.get(query, ())[:DEPTH]]
+        rows[number, : len(best)] = material.documents.rows(best)
+    return rows
 
 
 def _interval(values: Doubles) -> Ends | None:

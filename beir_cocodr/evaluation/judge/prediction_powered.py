@@ -72,12 +72,15 @@ class Labelled:
         everything: (N,) differences j of all queries, the labelled ones among them.
         weights: (n,) inverse probabilities of the labelled queries, up to a factor; None if all
             queries were equally likely to be labelled.
+        usual: The variance that a query's difference usually has. It keeps a few labelled queries
+            without any difference from settling that there is none; 0 relies on the labels alone.
     """
 
     human: Doubles
     judged: Doubles
     everything: Doubles
     weights: Doubles | None = None
+    usual: float = 0.0
 
     def __post_init__(self) -> None:
         """Check that the judge graded every labelled query."""
@@ -139,6 +142,15 @@ class Labelled:
         n = self.count
         squares = np.square(values - self.mean(values))
         return self.mean(squares) * n / (n - 1)
+
+    @property
+    def least_spread(self) -> float:
+        """Return the variance of a query's difference if the labelled ones do not differ at all.
+
+        They are joined with as many queries of the usual variance as in
+        :class:`~beir_cocodr.evaluation.few_labels.JudgedGain`.
+        """
+        return _COUNTS_FOR * self.usual / (self.count + _COUNTS_FOR)
 
     def tuning(self) -> float:
         """Return the weight λ of the judge with which the estimate varies least.
@@ -276,13 +288,14 @@ def confidence_sequence(labelled: Labelled) -> Ends:
     middle = float(labelled.everything.mean())
     adjusted = labelled.human - _past_tunings(labelled) * (labelled.judged - middle)
     estimate = labelled.mean(adjusted)
-    alone = labelled.variance(labelled.human)
+    least = labelled.least_spread
+    alone = max(labelled.variance(labelled.human), least / n)
     measured = labelled.variance(adjusted)
     # Few labels may show too little variance by chance.
     variance = (n * measured + _COUNTS_FOR * alone) / (n + _COUNTS_FOR)
     if variance <= 0:
         return estimate, estimate
-    deviation = math.sqrt(labelled.spread(labelled.human))
+    deviation = math.sqrt(max(labelled.spread(labelled.human), least))
     width = half_width(deviation**2 / variance, deviation)
     return estimate - width, estimate + width
 

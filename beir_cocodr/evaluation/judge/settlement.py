@@ -13,6 +13,7 @@ from beir_cocodr.evaluation.label_free.verdict import (
     WORSE,
     best_of,
     rank_by_lead,
+    undefeated_first,
 )
 from beir_cocodr.evaluation.results import JUDGED, Findings, PairVerdict
 
@@ -37,7 +38,7 @@ def settle(findings: Findings, judge: JudgeFindings) -> Findings:
     if settled == findings.estimated:
         return findings
     leads = {(pair.a, pair.b): pair.estimate for pair in settled}
-    ranking = rank_by_lead(findings.ranking, leads)
+    ranking = undefeated_first(rank_by_lead(findings.ranking, leads), settled)
     return replace(
         findings,
         pairs=settled,

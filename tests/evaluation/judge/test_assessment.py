@@ -183,6 +183,26 @@ def test_labels_and_judge_settle_what_is_open_and_nothing_else(
     assert settle(record, replace(record.judge, differences=[opinion])) == record
 
 
+def test_the_best_of_settled_pairs_is_not_one_that_lost(folder, runs, server):
+    """The lead of B over C is the largest, and A is better than B all the same."""
+    options = CompareOptions(labels=False, samples=20, judge=f"{server.url}#tiny")
+    record = compare(runs, folder, options=options)
+    [pair] = record.pairs
+    [difference] = record.judge.differences
+
+    def of(a, b, estimate):
+        return replace(pair, a=a, b=b, estimate=estimate, probability=0.1)
+
+    open_pairs = [of("A", "B", 0.01), of("B", "C", -0.3), of("A", "C", -0.05)]
+    a_and_b = replace(difference, a="A", b="B", joined=powered(-0.04, -0.02))
+    judge = replace(record.judge, labelled=20, differences=[a_and_b])
+    findings = replace(record, pairs=open_pairs, ranking=["B", "A", "C"])
+    settled = settle(findings, judge)
+    assert settled.pairs[0].verdict == "worse"
+    assert settled.ranking == ["A", "B", "C"]
+    assert settled.best.model == "A"
+
+
 def test_a_corpus_without_queries_gives_a_judge_nothing_to_grade(folder, tmp_path):
     (tmp_path / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text())
     with pytest.raises(InputError, match="has no queries, and a judge"):

@@ -16,6 +16,7 @@ from beir_cocodr.evaluation.judge.prediction_powered import (
     disjoint_mean,
     power_mean,
 )
+from beir_cocodr.evaluation.judge.settlement import verdict_of
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,19 @@ def test_fewer_than_ten_labels_give_no_interval(sample):
     joined = power_mean(Labelled(human[:9], judged[:9], judged))
     assert joined.interval is joined.sequence is joined.alone_interval is None
     assert power_mean(Labelled(human[:1], judged[:1], judged)).deviation is None
+
+
+def test_few_labels_without_a_difference_do_not_settle_that_there_is_none(sample):
+    """Ten ties are no proof of a tie, two thousand are one."""
+    _, judged = sample
+    settled = {}
+    for count in (10, 2000):
+        everything = np.tile(judged, 30)
+        ties = Labelled(np.zeros(count), everything[:count], everything, usual=0.05)
+        low, high = power_mean(ties).sequence
+        assert low == pytest.approx(-high)
+        settled[count] = verdict_of((low, high), margin=0.01)
+    assert settled == {10: "cannot tell", 2000: "no difference"}
 
 
 def test_the_judge_has_to_grade_every_labelled_query(sample):
