@@ -539,7 +539,8 @@ def _with_judgements(
 ) -> records.PairVerdict:
     """Return the verdict by the estimate that joins judged queries with what was expected.
 
-    Where nothing may be decided without labels, the judged queries alone decide.
+    Where nothing may be decided without labels, ten or more judged queries alone decide, and fewer
+    decide nothing.
     """
     if pair.estimate == 0 and pair.interval == (0, 0):  # both rank alike
         return pair
@@ -547,13 +548,14 @@ def _with_judgements(
     before = _deviation(pair)
     share = pair.prior_share * min(1.0, (deviation / before) ** 2) if before else 0.0
     joined = ExpectedDifference(mean, deviation, deviation, share)
-    estimate = joined.mean
     interval = joined.interval
     gain = few_labels.pairs[pair.a][pair.b]
     if pair.rule == PRIOR:
-        estimate = gain.difference
         interval = gain.interval or (-1.0, 1.0)
-    verdict, reason = _by_interval(estimate, interval, margin)
+        if gain.interval is not None:
+            half = gain.interval[1] - gain.difference
+            joined = ExpectedDifference(gain.difference, half / NORMAL, half / NORMAL, 0.0)
+    verdict, reason = _by_interval(joined.mean, interval, margin)
     return replace(
         pair,
         verdict=verdict,
@@ -561,7 +563,7 @@ def _with_judgements(
         rule=JUDGED,
         score=2 * joined.chance - 1,
         reason=f"{reason}; {describe_gain(gain, few_labels.queries)}",
-        estimate=estimate,
+        estimate=joined.mean,
         interval=interval,
         prior_share=joined.prior_share,
     )

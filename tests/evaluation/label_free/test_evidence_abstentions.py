@@ -215,3 +215,35 @@ def test_every_kind_of_ours_has_a_name_for_calibrations(name):
 @pytest.mark.parametrize("name", ["run:some.run", "http://localhost/?q={query}"])
 def test_nobody_knows_the_kind_of_a_black_box(name):
     assert calibration_kind(ModelSpec.parse(name)) is None
+
+
+@pytest.mark.parametrize("judged", [3, 12])
+def test_estimate_and_chance_of_an_engine_agree_once_queries_are_judged(
+    judged, collection, engine, clean, tmp_path
+):
+    """Its documents are called irrelevant and the encoder's relevant."""
+    queries = dict(list(collection.queries.items())[:judged])
+    lines = ["query-id\tcorpus-id\tscore"]
+    searched = resolve_and_search(collection, clean, queries, tmp_path)
+    for query, best in searched.items():
+        lines += [f"{query}\t{document}\t1" for document in best]
+    (tmp_path / "qrels.tsv").write_text("\n".join(lines) + "\n")
+    options = CompareOptions(labels=False, samples=20, judgements=tmp_path / "qrels.tsv")
+    models = {"engine": engine, "encoder": clean}
+    [pair] = compare(models, collection_triple(collection), options=options).pairs
+    assert (pair.estimate > 0) == (pair.probability > 0.5)
+    if judged >= 10:
+        assert pair.estimate > 0
+        assert pair.prior_share == 0
+    else:
+        assert pair.verdict == "cannot tell"
+
+
+def resolve_and_search(collection, model, queries, folder):
+    """Return the three documents that an encoder ranks first for each query."""
+    resources = Resources(collection.documents, folder / "searched")
+    resources.name_specs(resolve_models([model]))
+    ranker = resources.ranker(model)
+    ranker.prepare()
+    results = ranker.search(queries, 3).results(collection.documents)
+    return {query: [id for id, _ in hits] for query, hits in results.items()}
