@@ -10,7 +10,6 @@ from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.estimators import (
     ESTIMATORS,
     FEWEST_QUERIES,
-    LIKELIHOOD,
     PARTS,
     WITH_BM25,
     Estimator,
@@ -283,8 +282,8 @@ def estimate_pair(
         evidence: What was seen of the models.
         a: The first model.
         b: The second model.
-        known: Features that the calibration was fitted with. An estimate by further queries that
-            none of them rests on is shown and does not count; by default all count.
+        known: Features that the calibration was fitted with. An estimate that none of them rests
+            on is shown and does not count; by default all count.
     """
     counting = set(known or ())
     for name in known or ():
@@ -293,9 +292,8 @@ def estimate_pair(
     for estimator in load_estimators(evidence):
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
-        is_unknown = known is not None and estimator.name not in counting
-        if is_unknown and (estimator.name in evidence.further or estimator.name == LIKELIHOOD):
-            objection = objection or "the calibration was not fitted with it"
+        if known is not None and estimator.name not in counting:
+            objection = objection or "the calibration does not count it"
         estimates.append(_estimate(estimator.name, first, second, objection))
     return estimates
 

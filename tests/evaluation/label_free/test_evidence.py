@@ -239,9 +239,12 @@ def test_an_estimator_without_a_calibration_changes_nothing(documents, tiny_cosi
     assert (seen.estimate, seen.interval) == (unseen.estimate, unseen.interval)
     assert seen.prior_share < 1
     for estimate in seen.estimates:
-        if estimate.estimator in evidence.further:
-            assert not estimate.applies
-            assert "not fitted with it" in estimate.remark
+        assert estimate.applies == (estimate.estimator == CROPS)
+        if estimate.estimator != CROPS:
+            assert estimate.remark
+    remarks = {estimate.estimator: estimate.remark for estimate in seen.estimates}
+    for kind in ("generated queries", *evidence.further):
+        assert remarks[kind] == "the calibration does not count it"
     names = [estimate.estimator for estimate in seen.estimates]
     by_language_models = {"written questions", "query likelihood"}
     assert names == [name for name in ESTIMATORS if name not in by_language_models]

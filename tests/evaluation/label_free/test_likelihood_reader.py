@@ -183,4 +183,4 @@ def test_likelihood_counts_once_the_calibration_is_fitted_with_it(documents, rea
         remarks[len(known)] = estimate.remark
         assert estimate.queries == 12
         assert estimate.difference == 0
-    assert remarks == {1: "the calibration was not fitted with it", 2: ""}
+    assert remarks == {1: "the calibration does not count it", 2: ""}
