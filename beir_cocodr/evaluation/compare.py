@@ -394,9 +394,12 @@ def with_asked(collection: Collection, options: CompareOptions) -> Collection:
     """Return the collection with the queries that people asked on the page."""
     if options.asked is None:
         return collection
-    asked = load_asked(Path(options.asked))
     if options.labels:
-        return collection
+        raise InputError(
+            f"{options.asked}: queries that were asked are for verdicts without labels, and the "
+            "models are judged by labels; add --no-labels, or leave --asked out"
+        )
+    asked = load_asked(Path(options.asked))
     if len(asked) < FEWEST_QUERIES and not collection.queries:
         log.warning(
             "%s: %d queries were asked there; they count only when there are %d",

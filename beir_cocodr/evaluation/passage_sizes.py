@@ -20,18 +20,24 @@ from statistics import NormalDist
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
-from beir_cocodr.data.collection import Collection, Dataset, load_collection, resolve_source
+from beir_cocodr.data.collection import (
+    Collection,
+    Dataset,
+    check_apart,
+    load_collection,
+    resolve_source,
+)
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import Reading, TextFiles
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.text import word_counter
-from beir_cocodr.errors import SEED_MAX, InputError
+from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
 from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
     lexical_queries,
 )
-from beir_cocodr.models.spec import RETRIEVER, RUN, ModelSpec, Options, SearchOptions, option
+from beir_cocodr.models.spec import ModelSpec, Options, SearchOptions, option
 from beir_cocodr.records import Json, Record, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
 from beir_cocodr.retrieval.resources import Resources
@@ -197,11 +203,17 @@ def compare_passages(
         InputError: If there are fewer than two sizes, a model cannot search passages, no document
             gives a question, or ``output`` holds the results of another run.
     """
+    check_options_type(options, PassageOptions)
+    check_options_type(search, SearchOptions, "search")
     _check_sizes(sizes)
+    check_apart(output, dataset)
     specs = resolve_models(models)
     for label, spec in specs.items():
-        if spec.kind in (RUN, RETRIEVER):
-            raise InputError(f"{label} cannot search passages of other sizes; name a model")
+        if spec.is_black_box:
+            raise InputError(
+                f"{label} cannot search passages of other sizes, which are in no index of its own; "
+                "name a model that indexes them here"
+            )
     collection = load_whole(dataset, options.split)
     with ExitStack() as stack:
         folder = None
@@ -213,6 +225,8 @@ def compare_passages(
                 "models": list(specs),
                 "samples": options.samples,
                 "seed": options.seed,
+                "split": options.split,
+                "language": options.language,
                 "search": search.describe(),
             }
             results = results_folder(Path(output), run, options.overwrite)

@@ -10,6 +10,7 @@ import pytest
 from conftest import TOPICS, sentences, write_beir
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.passage_sizes import (
     GENERATED,
     LABELLED,
@@ -123,6 +124,23 @@ def test_wrong_sizes_are_refused(files, sizes, capsys):
         main(["compare", "bm25", "--dataset", str(files), f"--passages={sizes}"])
     assert ended.value.code == 2
     assert "90" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "model", ["run:results.run", "http:http://127.0.0.1:9/search?q={query}#hits.id"]
+)
+def test_a_system_with_an_index_of_its_own_is_refused(files, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results.run").write_text("q Q0 d 1 1.0 name\n")
+    with pytest.raises(InputError, match="cannot search passages of other sizes"):
+        compare_passages(model, str(files), [20, 60])
+
+
+def test_results_are_not_written_among_the_documents(files):
+    before = sorted(files.iterdir())
+    with pytest.raises(InputError, match="output"):
+        compare_passages("bm25", str(files), [20, 60], output=files)
+    assert sorted(files.iterdir()) == before
 
 
 def test_labels_of_a_collection_count_by_document(tmp_path):

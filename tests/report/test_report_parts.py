@@ -309,6 +309,10 @@ def test_terminal_json_report_and_page_say_the_same(probability, monkeypatch, ca
     output = SimpleNamespace(adaptation=None, comparison=sure, evaluation=None, judged=sure)
     verb = "Keep" if is_first else "Use"
     assert recommended_use(output, names).title == f"{verb} {pair.better_bet}"
+    # A run cannot search, so there is no command for it.
+    of_runs = replace(sure, retrieval={name: {"model": "run"} for name in names})
+    output = SimpleNamespace(adaptation=None, comparison=of_runs, evaluation=None, judged=of_runs)
+    assert recommended_use(output, names) is None
     sure = replace(sure, pairs=[decided])
     [row] = printed_rows(sure, capsys)
     assert row[2] == decided.verdict == sure.to_json()["pairs"][0]["verdict"]

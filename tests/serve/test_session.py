@@ -323,6 +323,8 @@ def test_asked_queries_are_real_queries_for_compare(beir_folder, tiny_cosine, tm
     assert record.pseudo_queries["agreement"].of_the_collection is True
     assert record.pseudo_queries["agreement"].queries == 10
     assert {pair.query for pair in record.labels_wanted.pairs} <= set(asked.queries.values())
+    with pytest.raises(InputError, match="queries that were asked are for verdicts without labels"):
+        compare(models, str(beir_folder), options=options)
     assert len(list((tmp_path / "out").glob("*.run"))) == 2
     (tmp_path / "session" / "asked.jsonl").write_text('{"query": "x"}\n{"text": "y"}\n')
     command = ["compare", *models, "--dataset", str(corpus), "--asked", str(tmp_path / "session")]

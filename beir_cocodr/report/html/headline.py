@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.results import (
     PairVerdict,
     Recommendation,
 )
+from beir_cocodr.models.spec import RUN
 from beir_cocodr.report.html.gate_section import gate_headline
 from beir_cocodr.report.html.headline_record import CANNOT_TELL, NOT_JUDGED, Headline
 from beir_cocodr.report.html.passages_section import passages_headline
@@ -186,10 +187,12 @@ def _best_of(evaluation: LabelledEvaluation, names: Names) -> _Recommended:
 
 def _is_run(output: ResultsFolder, label: str) -> bool:
     """Return whether a label names a run file, which cannot search."""
-    if output.evaluation is None:
-        return False
-    result = output.evaluation.results.models.get(label)
-    return result is not None and result.run == result.model
+    if output.evaluation is not None:
+        result = output.evaluation.results.models.get(label)
+        return result is not None and result.run == result.model
+    if output.comparison is not None:
+        return output.comparison.retrieval.get(label, {}).get("model") == RUN
+    return False
 
 
 def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
@@ -197,7 +200,7 @@ def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
     pair = headline.pair
     if headline.verdict != CANNOT_TELL or output.judged is None or pair is None:
         return None
-    if _is_run(output, pair[1]):
+    if any(_is_run(output, label) for label in pair):
         return None
     models = [_model_name(output, label) for label in pair]
     dataset = output.judged.dataset
