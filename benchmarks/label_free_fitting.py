@@ -87,9 +87,8 @@ def refit(options: argparse.Namespace) -> Calibration:
     by_regime: dict[str, list[LabelledPairs]] = {GIVEN_QUERIES: [], CORPUS_ALONE: []}
     corpora = {}
     for dataset in options.dataset:
-        pairs, corpora[dataset] = collect_pairs(
-            dataset, options.model, options.samples, options.seed
-        )
+        pairs, corpus_sha256 = collect_pairs(dataset, options.model, options.samples, options.seed)
+        corpora[dataset] = [corpus_sha256]
         for regime, of_regime in pairs.items():
             by_regime[regime].append(of_regime)
         print(f"{dataset}: {len(pairs[GIVEN_QUERIES].models)} pairs of models", flush=True)

@@ -529,7 +529,7 @@ def main() -> None:
     results["collections"] = {one.name: describe_collection(one.searched) for one in collections}
     write_results(options.results, results)
     by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
-    corpora = {one.name: one.searched.corpus_sha256 for one in collections}
+    corpora = {one.name: one.searched.corpora for one in collections}
     calibration = calibration_of(by_regime, corpora, trusted, new_kinds)
     calibration.write(options.calibration)
     print(describe(results))

@@ -395,7 +395,7 @@ class Calibration(Record):
 
     Attributes:
         collections: Names of the labelled collections.
-        corpora: Content hashes of their documents.
+        corpora: Content hashes of their documents, as they were cut for the fit and whole.
         trust: What is given, as in ``models``, to group of pairs to counts: ``collections``,
             ``pairs``, ``covered`` by their interval, ``decided``, ``right`` of these, ``large``
             (labels show a significant difference beyond 0.03), ``large_decided``, ``equal``

@@ -113,12 +113,14 @@ class Parent:
         facts: Its facts.
         folder: The folder of the cut, a BEIR folder.
         total: The number of documents before the cut.
+        source_sha256: The content hash of these documents.
     """
 
     name: str
     facts: Facts
     folder: Path
     total: int
+    source_sha256: str
 
     def load(self) -> Collection:
         """Load the cut collection."""
@@ -150,20 +152,24 @@ def cut_parent(name: str, source: str, work: Path, limits: Limits) -> Parent:
     facts = facts_of(name)
     file = folder / _FACTS
     if not file.is_file():
-        total = _write_cut(source, folder, limits, facts.pooled)
-        content = {"name": name, "total": total, "limits": asdict(limits)}
+        counted = _write_cut(source, folder, limits, facts.pooled)
+        content = {"name": name, **counted, "limits": asdict(limits)}
         write_text(file, json.dumps(content))
-    return Parent(name, facts, folder, json.loads(file.read_text())["total"])
+    return _read_parent(file)
 
 
 def read_parents(work: Path) -> list[Parent]:
     """Return the collections that were cut into a working folder, by name."""
     parents = []
     for file in sorted((work / FOLDER).glob(f"*/{_FACTS}")):
-        content = json.loads(file.read_text())
-        name = content["name"]
-        parents.append(Parent(name, facts_of(name), file.parent, content["total"]))
+        parents.append(_read_parent(file))
     return parents
+
+
+def _read_parent(file: Path) -> Parent:
+    content = json.loads(file.read_text())
+    name = content["name"]
+    return Parent(name, facts_of(name), file.parent, content["total"], content["source_sha256"])
 
 
 def has_pools(parent: Parent) -> bool:
@@ -178,8 +184,8 @@ def _write_cut(
     folder: Path,
     limits: Limits,
     pooled: bool,
-) -> int:
-    """Write a cut of a collection, and return the number of documents before it.
+) -> dict[str, int | str]:
+    """Write a cut of a collection, and return the number and hash of the documents before it.
 
     A pool is kept whole.
     """
@@ -205,7 +211,8 @@ def _write_cut(
     for query, grades in qrels.items():
         rows += [(query, key, grade) for key, grade in grades.items() if key in inside]
     write_qrels(folder / "qrels" / "test.tsv", rows)
-    return len(collection.documents)
+    documents_before = collection.documents
+    return {"total": len(documents_before), "source_sha256": documents_before.content_hash}
 
 
 def _chosen_qrels(

@@ -216,9 +216,10 @@ class Searched:
         return self.facts.language
 
     @cached_property
-    def corpus_sha256(self) -> str:
-        """Return the checksum of the documents."""
-        return self.parent.load().documents.content_hash
+    def corpora(self) -> list[str]:
+        """Return the checksums of the documents, as they were cut and whole."""
+        cut = self.parent.load().documents.content_hash
+        return list(dict.fromkeys([cut, self.parent.source_sha256]))
 
     @cached_property
     def documents(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Mapping, Sequence
 
 from beir_cocodr.evaluation.calibration import Calibration
@@ -14,7 +15,7 @@ from fitting.moment_fit import CAUTION
 
 def calibration_of(
     by_regime: Mapping[str, Sequence[LabelledPairs]],
-    corpora: Mapping[str, str],
+    corpora: Mapping[str, Sequence[str]],
     left_out: Mapping[str, Sequence[Predicted]],
     new_kinds: Mapping[str, Sequence[Predicted]] | None = None,
 ) -> Calibration:
@@ -22,7 +23,7 @@ def calibration_of(
 
     Args:
         by_regime: What is given, such as "given queries", to the pairs of the collections.
-        corpora: Collection to the content hash of its documents.
+        corpora: Collection to the content hashes of its documents, as they were cut and whole.
         left_out: What is given to the collections, each predicted without its family.
         new_kinds: What is given to the collections, each predicted without its family and one of
             the kinds of the predicted pairs.
@@ -49,7 +50,7 @@ def calibration_of(
         trust[regime][NEW_KIND] = count_trust(predictions) | {"collections": len(names)}
     return Calibration(
         collections=list(corpora),
-        corpora=list(corpora.values()),
+        corpora=list(itertools.chain.from_iterable(corpora.values())),
         trust=trust,
         date=datetime.date.today().isoformat(),
         models=models,

@@ -24,6 +24,7 @@ from fitting.overlap_bias import Lead, describe_leads, overlap_bias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import (
     Calibration,
@@ -449,7 +450,12 @@ def test_too_little_to_calibrate_on():
 
 def test_calibration_files(tmp_path):
     packaged = load_calibration()
-    assert len(packaged.corpora) == len(packaged.collections)
+    # Of each as it was cut, and of those that were cut the whole one.
+    assert len(packaged.collections) < len(packaged.corpora) <= 2 * len(packaged.collections)
+    scipy = load_collection("apidocs/scipy").documents.content_hash
+    [group, *_] = packaged.trust["given queries"]
+    assert "not an independent test" in packaged.statement("given queries", group, scipy)
+    assert "not an independent test" not in packaged.statement("given queries", group, "another")
     for model in packaged.models.values():
         assert model.knows("hybrid")
         assert np.linalg.eigvalsh(np.array(model.noise)).min() > 0
