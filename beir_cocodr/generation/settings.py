@@ -1,6 +1,8 @@
 """Settings of query generation, with the paper's defaults."""
 
-from dataclasses import asdict, dataclass
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
 
 from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.data.text import TextFormat
@@ -22,6 +24,11 @@ SELECTION = (
 
 #: Options that a record names only where they are set: earlier records do not have them.
 _LATER = ("query_kinds", "near_duplicates", "bf16")
+
+# A query that a language model wrote for training is kept if its document is among so many first
+# ones of a filter, and its words are less like those of any earlier one, as a Jaccard similarity.
+_FILTER_TOP = 10
+_SIMILAR = 0.8
 
 #: The part of a prompt that is replaced by the passage.
 PLACEHOLDER = "{passage}"
@@ -145,6 +152,28 @@ class GenerationOptions:
     def kinds(self) -> tuple[str, ...]:
         """Return the kinds of queries that alternate, none for the generator's own."""
         return parse_kinds(self.query_kinds)
+
+    def in_kinds(self, filtering: str | None) -> GenerationOptions:
+        """Return the options with all kinds of queries that a generator has, where none is named.
+
+        What a language model writes may ask for nothing, or for another document, so it is filtered
+        where these options name no filter.
+
+        Args:
+            filtering: The model that filters; None for the generator without a model, whose queries
+                are words of their documents.
+        """
+        changed = self
+        if self.query_kinds is None and self.prompt is None:
+            all_kinds = [
+                name for name, kind in QUERY_KINDS.items() if kind.lexical or filtering is not None
+            ]
+            changed = replace(changed, query_kinds=",".join(all_kinds))
+        if filtering is not None and self.filter_retriever is None:
+            changed = replace(changed, filter_retriever=filtering, filter_top=_FILTER_TOP)
+            if self.near_duplicates is None:
+                changed = replace(changed, near_duplicates=_SIMILAR)
+        return changed
 
     @property
     def text_format(self) -> TextFormat:

@@ -31,11 +31,11 @@ from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, E
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
-from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
     BM25,
+    HYBRID,
     ModelSpec,
     Options,
     SearchOptions,
@@ -99,7 +99,8 @@ class AdaptOptions(Options):
             if a stage needs it.
         generator: how queries are generated, as for ``generate-queries``.
         generation: options of the generation (5 queries a passage). The stage ``distill`` asks for
-            all kinds that the generator has, unless ``query_kinds`` says which.
+            all kinds that the generator has, unless ``query_kinds`` says which, and filters what a
+            language model wrote, unless ``filter_retriever`` says how.
         teacher: the cross-encoder of the stages ``gpl`` and ``distill``. None means ms-marco-MiniLM
             for ``gpl``, and the best ranking without labels for ``distill``.
         search: how models search; ``search.encoder`` also loads encoders to be trained.
@@ -329,7 +330,7 @@ def _planned(
     """Return the plan, once everything that can be checked before training is."""
     settings = options.chosen()
     if any(ADAPT_STAGES[stage].needs_kinds for stage in settings):
-        options = _with_kinds(options)
+        options = _with_kinds(options, model)
     needs_source = any(ADAPT_STAGES[stage].needs_source for stage in settings)
     if needs_source and source is None:
         raise InputError(
@@ -350,14 +351,17 @@ def _planned(
     return AdaptationPlan(target, labelled, settings, options, output)
 
 
-def _with_kinds(options: AdaptOptions) -> AdaptOptions:
-    """Return the options with all kinds of queries that the generator has, where none is named."""
-    if options.generation.query_kinds is not None or options.generation.prompt is not None:
-        return options
-    is_lexical = options.generator == LEXICAL_GENERATOR
-    kinds = [kind for kind, row in QUERY_KINDS.items() if row.lexical or not is_lexical]
-    generation = replace(options.generation, query_kinds=",".join(kinds))
-    return replace(options, generation=generation)
+def _with_kinds(options: AdaptOptions, model: ModelLike) -> AdaptOptions:
+    """Return the options with several kinds of queries, filtered if a language model writes them.
+
+    Args:
+        options: The options of the adaptation.
+        model: The encoder whose fusion with BM25 filters; BM25 alone if it has no name.
+    """
+    retriever = None
+    if options.generator != LEXICAL_GENERATOR:
+        retriever = f"{HYBRID}:{model}" if isinstance(model, str | Path) else BM25
+    return replace(options, generation=options.generation.in_kinds(retriever))
 
 
 def _complete_models(output: Path) -> str:

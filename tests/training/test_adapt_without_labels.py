@@ -167,7 +167,10 @@ def test_training_and_estimates_share_no_query_and_no_seed(adapted, capsys):
         for estimate, stage in ((crops, "coco"), (generated, "qgen")):
             a, b = (stage in pair[side].rsplit("/", 1)[-1].split("+") for side in "ab")
             ahead = estimate["difference"] > 0 if b else estimate["difference"] < 0
-            assert estimate["applies"] == (a == b or not ahead)
+            is_rehearsed = "the other was not" in estimate["remark"]
+            assert is_rehearsed == (a != b and ahead)
+        assert crops["applies"] == ("the other was not" not in crops["remark"])
+        assert not generated["applies"]  # the calibration of the test rests on crops
     print_adaptation(AdaptationRecord.from_json(report, "adapt.json"), as_json=False)
     printed = capsys.readouterr().out
     assert "right in 6 of 7 decided pairs" in printed
@@ -258,7 +261,7 @@ def test_a_stage_that_hurts_is_found_out_and_not_recommended(hurt, names):
     assert "COCO" not in found["model"]
     assert "models/coco" not in report["path"]
     pair = pairs_by_label(report)["base", "base + COCO"]
-    assert [estimate["sign"] for estimate in pair["estimates"][:2]] == [-1, -1]
+    assert pair["estimates"][0]["sign"] == -1
     wanted = report["comparison"]["labels_wanted"]
     assert wanted["pairs"]
     if len(names) == 1:
