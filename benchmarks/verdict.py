@@ -370,7 +370,7 @@ def _measured(aim: Mapping[str, Any]) -> str:
 
 
 def detail_tables(results: Mapping[str, Any]) -> str:
-    """Return further tables of docs/results.md: by evidence, its bias, and known defects."""
+    """Return further tables of docs/results.md: evidence, its bias, encoders and defects."""
     of_regime = results[GIVEN_QUERIES]
     read = results[READ_QUERIES]["by evidence"]
     likelihood = {name: part for name, part in read.items() if "likelihood" in name}
@@ -380,6 +380,7 @@ def detail_tables(results: Mapping[str, Any]) -> str:
         [
             _detail_table("evidence", evidence),
             _bias_table(of_regime["bias by overlap"]),
+            _detail_table("uses of", of_regime["by encoder"]),
             _detail_table("known defect", of_regime["defects"]),
         ]
     )

@@ -54,6 +54,21 @@ def test_the_figures_of_verdicts_are_in_a_results_file():
     assert f"{words} of numpy by {numpy}" in text
     assert script.AIM_MARKS.read(PAGE) == script.aims_table(results)
     assert script.DETAIL_MARKS.read(PAGE) == script.detail_tables(results)
+    defects = results["given queries"]["defects"]
+    worst = [
+        f"{name['covered']} of {name['pairs']}"
+        for name in (defects["shuffled"]["counts"], defects["missing"]["counts"])
+    ]
+    assert f"shuffled ({worst[0]})" in text
+    assert f"documents are missing ({worst[1]})" in text
+    covered = (defects[f"layers-{number}"]["counts"]["covered"] for number in (5, 4))
+    assert "layers ({} and {} of 50)".format(*covered) in text
+    right, decided = (
+        sum(one["counts"][name] for one in defects.values()) for name in ("right", "decided")
+    )
+    assert f"{right} of the {decided} decided signs" in text
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    assert f"told {right} of {decided} decided signs rightly" in page
     biases = results["given queries"]["bias by overlap"]
     of_bm25 = {name: by_pair["bm25, dense"] for name, by_pair in biases.items()}
     crops, made_up = of_bm25["held-out crops"], of_bm25["generated queries"]
@@ -264,6 +279,17 @@ def test_the_figures_of_few_labels_are_in_a_results_file():
     held = [results[count]["interval holds"] for count in ("10", "20", "50")]
     assert "hold in {:.0%}, {:.0%} and {:.0%} of draws".format(*held) in text
     assert f"50 settle it in {results['50']['held-out gain above 0']:.0%} of draws" in text
+    drawn = results["20 drawn"]["interval holds"]
+    of_collections = {
+        name: one["judged"]["20 drawn"]["interval holds"]["mean"]
+        for name, one in content["collections"].items()
+        if "20 drawn" in one["judged"]
+    }
+    least, next_one, *_ = sorted(of_collections, key=of_collections.get)
+    assert f"hold in {drawn:.0%}, and least often on `{least}`" in text
+    shares = (of_collections[least], of_collections[next_one])
+    assert f"`{least}` ({shares[0]:.0%}) and `{next_one}` ({shares[1]:.0%})" in text
+    assert f"in {min(held):.0%} to {max(held):.0%} of draws, and in {drawn:.0%} if only ten" in page
 
 
 def test_the_figures_of_judges_are_in_a_results_file():
