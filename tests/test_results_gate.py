@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib import import_module
 from statistics import mean
 
@@ -120,3 +121,26 @@ def test_the_figures_of_sizes_of_passages_are_in_a_results_file():
     )
     assert f"lost {lost:.3f} in nDCG@10 against the best one, on average" in text
     assert f"a random size lost {by_chance:.3f}" in text
+    by_model = {
+        model: tuple(
+            mean(choice[key] for choice in results["best"] if choice["model"] == model)
+            for key in ("lost", "lost_by_chance")
+        )
+        for model in ("bm25", "static vectors", "hybrid:minilm", "minilm")
+    }
+    of_bm25, of_static, of_fusion, of_minilm = (
+        f"{lost:.3f} and {by_chance:.3f}" for lost, by_chance in by_model.values()
+    )
+    assert f"these are {of_bm25} with BM25, {of_static} with static vectors" in text
+    assert f"{of_fusion} with the fusion, and {of_minilm} with MiniLM alone" in text
+    page = " ".join((ROOT / "docs" / "own-corpus.md").read_text().split())
+    lost, by_chance = by_model["hybrid:minilm"]
+    assert f"lost {lost:.3f} in nDCG@10 against the best size with `hybrid:minilm`" in page
+    assert f"and a random size {by_chance:.3f}; with `minilm` alone" in page
+    held = Counter(
+        row["model"]
+        for row in results["rows"]
+        if row["interval"][0] <= row["by_labels"] <= row["interval"][1]
+    )
+    assert held["bm25"] == held["hybrid:minilm"] == 24
+    assert f"{held['minilm']} of 24 with MiniLM and {held['static vectors']} of 24" in text
