@@ -46,8 +46,10 @@ ALONE = "alone"
 FUSED = "fused"
 USES = {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}
 
-#: Collections with long documents, which had no part in any choice.
+#: Collections with long documents: first those on which chunk pooling was devised.
+CHOSEN_ON = ("time", "cranfield", "cisi", "med")
 COLLECTIONS = (
+    *CHOSEN_ON,
     "aila-statutes",
     "anthropic-docs",
     "financebench-pages",
@@ -79,9 +81,12 @@ def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
         bf16: Encode documents in bfloat16.
 
     Returns:
-        Its figures, and way to use to the (Q,) nDCG@10 of its queries.
+        Its figures, and way to use to the (Q,) nDCG@10 of its queries that have a relevant
+        document.
     """
     pieces = pieces_of(folder)
+    qrels = load_collection(str(folder)).qrels
+    has_relevant = [max(grades.values()) > 0 for grades in qrels.values()]
     analyzer = Language.parse(KNOWN[folder.name].language).analyzer
     scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {}
     seconds = {}
@@ -93,7 +98,8 @@ def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
         seconds[way] = round(time.perf_counter() - started, 1)
         scores[way] = {}
         for use, result in record.models.items():
-            scores[way][use] = np.array(result.scores[MEASURE])
+            values = np.array(result.scores[MEASURE])
+            scores[way][use] = values[has_relevant]
     figures = {
         "documents": len(pieces),
         "cut": round(float(np.mean([count > 1 for count in pieces])), 3),
@@ -148,12 +154,14 @@ def markdown(results: Mapping[str, Any]) -> str:
         for test in results["tests"]
         if test["p"] < 0.05
     }
-    header = ["collection", "documents cut"]
+    header = ["collection", "part", "documents cut", "pieces"]
     for use in USES:
         header += [f"{way}, {use}" for way in CHUNK_POOLINGS]
     rows = []
     for name, figures in results["collections"].items():
-        row = [name, f"{figures['cut']:.0%}"]
+        part = "devised on" if name in CHOSEN_ON else "new"
+        pieces = figures["pieces"] / figures["documents"]
+        row = [name, part, f"{figures['cut']:.0%}", f"{pieces:.1f}"]
         for use in USES:
             for way in CHUNK_POOLINGS:
                 star = " *" if (name, way, use) in stars else ""
