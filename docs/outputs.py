@@ -32,6 +32,8 @@ NEEDS = "<!-- commands: need "
 #: Above an output whose figures differ between machines, or with a new calibration.
 VARIES = "<!-- output: figures vary -->"
 
+_FIGURE = re.compile(r"[+-]?\d+(\.\d+)?")
+
 _STEP = re.compile(
     rf"(?P<needs>{NEEDS}[^\n]*\n)?```(?P<language>python|)\n(?P<code>.*?)^```\n"
     rf"(?:\n(?P<varies>{VARIES}\n)?```text\n(?P<output>.*?)^```\n)?",
@@ -95,11 +97,11 @@ def _run_commands(code: str) -> None:
                 raise RuntimeError(f"{line}: exit status {status.code}") from None
 
 
-def comparable(output: str, varies: bool) -> str | list[str]:
-    """Return an output as it is compared: whole, or the first word of each line."""
+def comparable(output: str, varies: bool) -> str | list[list[str]]:
+    """Return an output as it is compared: whole, or the words of each line without figures."""
     if not varies:
         return output
-    return [line.split()[0] for line in output.splitlines() if line.split()]
+    return [_FIGURE.sub("#", line).split() for line in output.splitlines()]
 
 
 def copy_collections(folder: Path) -> None:
