@@ -9,8 +9,9 @@ except in one row: on NFCorpus, first trials with hard negatives alone fell from
 It starts from MiniLM, from COCO on the task's corpus, or from query-as-context there. MRL learns
 from the rankings of the fusion. Two rows need neither labels nor queries: MiniLM is distilled from
 the best ranking without labels, by generated queries and in a third of the steps, and is judged
-before and after it is merged with the base. Then NFCorpus is resampled as for interpolation and
-extrapolation, by ReSTrain and ReSTTest.
+before and after it is merged with the base. Models that were fine-tuned or pre-trained are also
+judged after a half of their weights is merged with the base. Then NFCorpus is resampled as for
+interpolation and extrapolation, by ReSTrain and ReSTTest.
 
 Everything takes about seven hours on two cores, as a step takes 3 seconds there and 30 without
 labels. The cost of what is left is printed before it starts, from the steps that were timed so far.
@@ -45,6 +46,7 @@ from beir_cocodr import evaluate, fuse, load_collection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.io import write_text
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.resampling import RestrainOptions
 from beir_cocodr.resampling.regimes import Recipe
@@ -53,7 +55,7 @@ from beir_cocodr.resampling.restrain import resample_restrain
 from beir_cocodr.resampling.resttest import resample_resttest
 from beir_cocodr.training.adapt import AdaptOptions, adapt
 from beir_cocodr.training.distillation.distill import distill
-from beir_cocodr.training.distillation.merging import Merging
+from beir_cocodr.training.distillation.merging import Merging, copy_of, merged
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.options import DistillOptions, FinetuneOptions, PretrainOptions
 from beir_cocodr.training.output_folder import training_precision
@@ -116,7 +118,7 @@ class Task:
     def train(self, arm: Arm, seed: int) -> Cell:
         """Train a model by an arm, or go on with its training, and judge it."""
         start, seconds = self.pretrained(arm, seed)
-        name = f"{arm.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+        name = f"{arm.trained_as.replace(', ', '-').replace(' ', '-')}-{seed}"
         if arm.unlabelled:
             return self.train_without_labels(arm, seed)
         if arm.distilled:
@@ -146,6 +148,20 @@ class Task:
         else:
             return self.judge_trained(arm, seed, start, seconds)
         return self.judge_trained(arm, seed, str(self.work / name), seconds + record.seconds)
+
+    def half_merged(self, trained_folder: str, folder: Path) -> str:
+        """Write the mean of the trained weights and MiniLM's to a folder, and return it.
+
+        References:
+            Wortsman et al., Robust fine-tuning of zero-shot models, 2022: a half is their default.
+        """
+        model = load_encoder(MODEL, TRAINED)
+        trained = load_encoder(trained_folder, TRAINED)
+        model.load_state_dict(
+            merged(copy_of(model.state_dict()), copy_of(trained.state_dict()), share=0.5)
+        )
+        model.save_pretrained(str(folder))
+        return str(folder)
 
     @property
     def steps_without_labels(self) -> int:
@@ -189,7 +205,10 @@ class Task:
         return replace(cell, steps=steps)
 
     def judge_trained(self, arm: Arm, seed: int, model: str, seconds: float) -> Cell:
-        """Judge a trained model, alone and fused."""
+        """Judge a trained model, alone and fused; for a half, what it makes of MiniLM."""
+        if arm.half_of:
+            folder = self.work / "halves" / f"{Path(model).name}"
+            model = self.half_merged(model, folder)
         return self.judge(arm.name, seed, {ALONE: model, FUSED: f"hybrid:{model}"}, seconds)
 
     def shared(self, seed: int) -> dict[str, Any]:
@@ -401,7 +420,7 @@ class Jobs:
         for arm in ARMS:
             if arm.name in self.options.rows:
                 for seed in seeds_of(arm, self.options):
-                    groups.setdefault((seed, arm.start or arm.name), []).append(arm)
+                    groups.setdefault((seed, arm.start or arm.trained_as), []).append(arm)
 
         def urgency(group: tuple[tuple[int, str], list[Arm]]) -> tuple[bool, int]:
             (seed, _), arms = group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Arm:
         unlabelled: Adapt by the stage ``distill``, without labels and with its own settings.
         unmerged: Judge the weights of this stage before they are merged with the base.
         over_seeds: Train with every seed, not with the first alone.
+        half_of: The arm whose weights are averaged with MiniLM's, a half each; empty for others.
     """
 
     name: str
@@ -54,9 +55,19 @@ class Arm:
     unlabelled: bool = False
     unmerged: bool = False
     over_seeds: bool = False
+    half_of: str = ""
+
+    @property
+    def trained_as(self) -> str:
+        """Return the name of the arm that is trained."""
+        return self.half_of or self.name
+
+    def half(self) -> Arm:
+        """Return the arm whose weights are merged with MiniLM's."""
+        return replace(self, name=f"{self.name}, a half merged", half_of=self.name)
 
 
-ARMS = (
+_TRAINED = (
     Arm("ERM", weighting="erm", over_seeds=True),
     Arm("iDRO", weighting="idro", over_seeds=True),
     Arm("ERM, hard negatives alone", weighting="erm", loss="triplet"),
@@ -71,9 +82,18 @@ ARMS = (
     Arm("distilled without labels, unmerged", unlabelled=True, unmerged=True),
 )
 
+#: Arms whose model has MiniLM's own layers, and is merged with it as well.
+HALVES = tuple(
+    arm.half() for arm in _TRAINED if not (arm.unlabelled or arm.distilled or arm.loss == "triplet")
+)
+
+ARMS = (*_TRAINED, *HALVES)
+
 #: A question to the pairs of rows that answer it.
 FAMILIES = {
-    "training against none": [(BASE, arm.name) for arm in ARMS],
+    "training against none": [(BASE, arm.name) for arm in _TRAINED],
+    "merged training against none": [(BASE, arm.name) for arm in HALVES],
+    "merged training against unmerged": [(arm.half_of, arm.name) for arm in HALVES],
     "other uses of MiniLM against its fusion": [(BASE, row) for row in (RM3, VECTOR, FEEDBACK)],
     "robust weightings against equal weights": [
         ("ERM", "iDRO"),

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from beir_small import MODEL, TRAINED, Task
+from beir_small import Task
 from beir_small_results import ARMS, Cell
 from beir_small_tables import ALONE, BASE, FUSED
 from harness.page import Marks, markdown_table
@@ -45,8 +45,6 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.measures import holm
 from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.io import write_text
-from beir_cocodr.models.checkpoints.loading import load_encoder
-from beir_cocodr.training.distillation.merging import copy_of, merged
 from beir_cocodr.training.shared_options import PRECISIONS
 
 #: Two tasks of BEIR, and classic test collections.
@@ -91,19 +89,9 @@ def measure(task: Task, seed: int, kept: Path, merge_on: str | None) -> dict[str
 
 
 def half_merged(task: Task, seed: int, trained_folder: Path) -> Cell:
-    """Merge a half of the trained weights with MiniLM's, and judge the model.
-
-    References:
-        Wortsman et al., Robust fine-tuning of zero-shot models, 2022: a half is their default.
-    """
-    model = load_encoder(MODEL, TRAINED)
-    trained = load_encoder(str(trained_folder), TRAINED)
-    model.load_state_dict(
-        merged(copy_of(model.state_dict()), copy_of(trained.state_dict()), share=0.5)
-    )
-    folder = task.work / f"half-{seed}"
-    model.save_pretrained(str(folder))
-    cell = task.judge(HALF, seed, {ALONE: str(folder), FUSED: f"hybrid:{folder}"}, 0.0)
+    """Merge a half of the trained weights with MiniLM's, and judge the model."""
+    folder = task.half_merged(str(trained_folder), task.work / f"half-{seed}")
+    cell = task.judge(HALF, seed, {ALONE: folder, FUSED: f"hybrid:{folder}"}, 0.0)
     return replace(cell, steps=task.steps_without_labels)
 
 
@@ -135,14 +123,15 @@ def p_value(cells: Sequence[Mapping[str, Any]], row: str, use: str) -> float:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table of the page; a star marks a significant difference from MiniLM."""
-    header = ["collection", "documents", "test queries", "held out"]
+    header = ["collection", "documents", "test queries", "minutes", "held out"]
     for use in (ALONE, FUSED):
         names = ("MiniLM", "trained", "a half", "kept")
         header += [f"{name}, {use}" for name in names]
     rows = []
     for name, content in results["collections"].items():
         merging = content["merging"]
-        row = [name, f"{content['documents']:,}", str(content["queries"])]
+        [seconds] = (c["train_seconds"] for c in content["cells"] if c["row"] == UNMERGED)
+        row = [name, f"{content['documents']:,}", str(content["queries"]), f"{seconds / 60:.0f}"]
         row.append(merging["kind"] if merging else "none")
         for use in (ALONE, FUSED):
             row += [_figure(results, name, part, use) for part in _ROWS]
