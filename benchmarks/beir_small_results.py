@@ -82,7 +82,8 @@ _TRAINED = (
     Arm("distilled without labels, unmerged", unlabelled=True, unmerged=True),
 )
 
-#: Arms whose model has MiniLM's own layers, and is merged with it as well.
+#: Arms whose model is merged with MiniLM as well: it has MiniLM's layers, and was trained with
+#: labels or on the corpus, and not with hard negatives alone, which destroyed it on one task.
 HALVES = tuple(
     arm.half() for arm in _TRAINED if not (arm.unlabelled or arm.distilled or arm.loss == "triplet")
 )

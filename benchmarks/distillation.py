@@ -123,7 +123,7 @@ def p_value(cells: Sequence[Mapping[str, Any]], row: str, use: str) -> float:
 
 def markdown(results: Mapping[str, Any]) -> str:
     """Return the table of the page; a star marks a significant difference from MiniLM."""
-    header = ["collection", "documents", "test queries", "minutes", "held out"]
+    header = ["collection", "documents", "test queries", "minutes of training", "held out"]
     for use in (ALONE, FUSED):
         names = ("MiniLM", "trained", "a half", "kept")
         header += [f"{name}, {use}" for name in names]

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.evaluation.evaluate import spaced
-from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import MOST_QUERIES, decide, load_calibration
@@ -201,8 +200,7 @@ def _estimate(
     )
     queries = {} if collection is None else collection.queries
     asked = spaced(queries, MOST_QUERIES)
-    enough = len(asked) >= FEWEST_QUERIES
-    seen = gatherer.gather({query: queries[query] for query in asked}, enough)
+    seen = gatherer.gather({query: queries[query] for query in asked})
     evidence = mark_weak_encoders(seen, gatherer.encoders)
     figures = collection_figures(documents, evidence)
     likeness = compare_figures(figures, calibration.figures)

@@ -8,7 +8,14 @@ from beir_cocodr.data.analyzers import ANALYZER_HELP, ANALYZERS
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import SEED_MAX, InputError
 from beir_cocodr.generation.query_kinds import QUERY_KINDS, parse_kinds
-from beir_cocodr.models.spec import BM25_WEIGHT, FUSIONS, ModelSpec, check_options, option
+from beir_cocodr.models.spec import (
+    BM25_WEIGHT,
+    FUSIONS,
+    ModelSpec,
+    SearchOptions,
+    check_options,
+    option,
+)
 from beir_cocodr.records import Json
 
 #: The options that decide which of the generated queries are kept; all others decide which are
@@ -153,7 +160,7 @@ class GenerationOptions:
         """Return the kinds of queries that alternate, none for the generator's own."""
         return parse_kinds(self.query_kinds)
 
-    def in_kinds(self, filtering: str | None) -> GenerationOptions:
+    def in_kinds(self, filtering: str | None, search: SearchOptions) -> GenerationOptions:
         """Return the options with all kinds of queries that a generator has, where none is named.
 
         What a language model writes may ask for nothing, or for another document, so it is filtered
@@ -162,6 +169,7 @@ class GenerationOptions:
         Args:
             filtering: The model that filters; None for the generator without a model, whose queries
                 are words of their documents.
+            search: How BM25 analyses texts, and its weight in a fusion that filters.
         """
         changed = self
         if self.query_kinds is None and self.prompt is None:
@@ -170,7 +178,13 @@ class GenerationOptions:
             ]
             changed = replace(changed, query_kinds=",".join(all_kinds))
         if filtering is not None and self.filter_retriever is None:
-            changed = replace(changed, filter_retriever=filtering, filter_top=_FILTER_TOP)
+            changed = replace(
+                changed,
+                filter_retriever=filtering,
+                filter_top=_FILTER_TOP,
+                analyzer=search.analyzer,
+                bm25_weight=search.bm25_weight,
+            )
             if self.near_duplicates is None:
                 changed = replace(changed, near_duplicates=_SIMILAR)
         return changed

@@ -71,7 +71,9 @@ class LearnedColumns:
                 judgements = load_judgements(judged).of(queries, dense.documents)
                 forget(dense)
                 learned[name] = LearnedVectors.learn(dense, judgements)
-        except InputError:
+            for name, dense in encoders.items():
+                learned[name].save(self._folder_of(dense))
+        except BaseException:
             # What was learned before stays in use.
             for name, dense in encoders.items():
                 dense.embeddings = searched[name]
@@ -79,7 +81,6 @@ class LearnedColumns:
             raise
         self.results.clear()
         for name, dense in encoders.items():
-            learned[name].save(self._folder_of(dense))
             self._use(learned[name], name, dense)
 
     def forget(self, searchers: Iterable[Searcher]) -> None:

@@ -30,12 +30,10 @@ from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
-from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
 from beir_cocodr.models.spec import (
     BM25,
-    HYBRID,
     ModelSpec,
     Options,
     SearchOptions,
@@ -59,13 +57,20 @@ from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, est
 from beir_cocodr.training.output_folder import check_unused, empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
+    BEST_RANKING,
     DEFAULT_STAGES,
+    GPL_TEACHER,
     AdaptStage,
     StageOptions,
     chosen_options,
 )
 from beir_cocodr.training.shared_options import TrainingOptions
-from beir_cocodr.training.stages import StageData, StageRun
+from beir_cocodr.training.stages import (
+    StageData,
+    StageRun,
+    check_distillation,
+    generation_for_distillation,
+)
 from beir_cocodr.training.start import ModelLike, SharedEncoders, Start
 
 log = logging.getLogger(__name__)
@@ -329,8 +334,15 @@ def _planned(
 ) -> AdaptationPlan:
     """Return the plan, once everything that can be checked before training is."""
     settings = options.chosen()
-    if any(ADAPT_STAGES[stage].needs_kinds for stage in settings):
-        options = _with_kinds(options, model)
+    for stage, own_options in settings.items():
+        if ADAPT_STAGES[stage].needs_kinds:
+            generation = generation_for_distillation(
+                options.generation, options.generator, model, options.search
+            )
+            options = replace(options, generation=generation)
+            check_distillation(
+                own_options, options.teacher, options.generated, options.generator, generation
+            )
     needs_source = any(ADAPT_STAGES[stage].needs_source for stage in settings)
     if needs_source and source is None:
         raise InputError(
@@ -349,19 +361,6 @@ def _planned(
         check_judgements_kept(output / LABELS_FILE, judgements)
     labelled = load_collection(source, options.source_split) if needs_source else None
     return AdaptationPlan(target, labelled, settings, options, output)
-
-
-def _with_kinds(options: AdaptOptions, model: ModelLike) -> AdaptOptions:
-    """Return the options with several kinds of queries, filtered if a language model writes them.
-
-    Args:
-        options: The options of the adaptation.
-        model: The encoder whose fusion with BM25 filters; BM25 alone if it has no name.
-    """
-    retriever = None
-    if options.generator != LEXICAL_GENERATOR:
-        retriever = f"{HYBRID}:{model}" if isinstance(model, str | Path) else BM25
-    return replace(options, generation=options.generation.in_kinds(retriever))
 
 
 def _complete_models(output: Path) -> str:
@@ -402,8 +401,9 @@ def _settings(plan: AdaptationPlan) -> Json:
     if plan.source is not None:
         settings["source"] = collection_provenance(plan.source, queries=True).hashes
     if "gpl" in plan.settings or "distill" in plan.settings:
-        teacher = options.teacher
-        settings["teacher"] = teacher and (files.content_sha256(teacher) or teacher)
+        default = GPL_TEACHER if "gpl" in plan.settings else BEST_RANKING
+        teacher = options.teacher or default
+        settings["teacher"] = files.content_sha256(teacher) or teacher
     if not plan.needs_queries:
         return settings
     file = None

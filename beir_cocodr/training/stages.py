@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.errors import InputError
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR
+from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.models.spec import BM25, HYBRID, EncoderOptions, SearchOptions
 from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.hybrid.fuse import HeldEmbeddings, fuse_over
-from beir_cocodr.training.distillation.distill import distill
-from beir_cocodr.training.distillation.merging import generated_kinds, kind_to_hold_out
+from beir_cocodr.training.distillation.distill import check_teacher, distill
+from beir_cocodr.training.distillation.merging import (
+    check_merging,
+    generated_kinds,
+    kind_to_hold_out,
+)
 from beir_cocodr.training.finetuning.finetune import finetune
 from beir_cocodr.training.presets import BEST_RANKING, GPL_TEACHER
 from beir_cocodr.training.pretraining.pretrain import pretrain
-from beir_cocodr.training.start import Start
+from beir_cocodr.training.start import ModelLike, Start
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,55 @@ def distill_stage(run: StageRun) -> TrainingRecord:
         kind = kind_to_hold_out(generated_kinds(_queries_folder(run)))
         options = replace(options, merge_on=kind)
     return _distill(replace(run, options=options), run.data.teacher or BEST_RANKING)
+
+
+def generation_for_distillation(
+    generation: GenerationOptions, generator: str, model: ModelLike, search: SearchOptions
+) -> GenerationOptions:
+    """Return how queries are generated for the stage ``distill``.
+
+    What a language model writes is filtered by the fusion of BM25 and the encoder, or by BM25 alone
+    if the encoder is loaded in a way that its name does not say.
+    """
+    retriever = None
+    if generator != LEXICAL_GENERATOR:
+        is_named = isinstance(model, str | Path)
+        usual = replace(search.encoder, device=None) == EncoderOptions()
+        retriever = f"{HYBRID}:{model}" if is_named and usual else BM25
+    return generation.in_kinds(retriever, search)
+
+
+def check_distillation(
+    options: Any,
+    teacher: str | None,
+    generated: Path | str | None,
+    generator: str,
+    generation: GenerationOptions,
+) -> None:
+    """Check what the stage ``distill`` would refuse, before any stage has trained.
+
+    Args:
+        options: Its options.
+        teacher: The teacher that was named.
+        generated: The folder of generated queries that are there; None if they are yet to be made.
+        generator: What makes them.
+        generation: How they are made.
+
+    Raises:
+        InputError: The teacher is a file and cannot score the lists, or nothing could show whether
+            training gains.
+    """
+    check_teacher(teacher or BEST_RANKING, options)
+    if generated is not None:
+        check_merging(Path(generated), options.merge_on)
+        return
+    is_lexical = generator == LEXICAL_GENERATOR
+    only_spans = generation.kinds in (("claims",), ("titles",))
+    if is_lexical and only_spans and options.merge_on is None:
+        raise InputError(
+            f"query_kinds {generation.query_kinds}: these queries are spans of documents, and with "
+            "no other kind nothing can show whether training gains; name several kinds"
+        )
 
 
 def fuse_stage(run: StageRun) -> TrainingRecord:

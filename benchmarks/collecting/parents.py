@@ -113,14 +113,14 @@ class Parent:
         facts: Its facts.
         folder: The folder of the cut, a BEIR folder.
         total: The number of documents before the cut.
-        source_sha256: The content hash of these documents.
+        source_sha256: The content hash of these documents; None for an earlier cut.
     """
 
     name: str
     facts: Facts
     folder: Path
     total: int
-    source_sha256: str
+    source_sha256: str | None
 
     def load(self) -> Collection:
         """Load the cut collection."""
@@ -169,7 +169,7 @@ def read_parents(work: Path) -> list[Parent]:
 def _read_parent(file: Path) -> Parent:
     content = json.loads(file.read_text())
     name = content["name"]
-    return Parent(name, facts_of(name), file.parent, content["total"], content["source_sha256"])
+    return Parent(name, facts_of(name), file.parent, content["total"], content.get("source_sha256"))
 
 
 def has_pools(parent: Parent) -> bool:

@@ -219,7 +219,7 @@ class Searched:
     def corpora(self) -> list[str]:
         """Return the checksums of the documents, as they were cut and whole."""
         cut = self.parent.load().documents.content_hash
-        return list(dict.fromkeys([cut, self.parent.source_sha256]))
+        return [hash for hash in dict.fromkeys([cut, self.parent.source_sha256]) if hash]
 
     @cached_property
     def documents(self) -> list[str]:

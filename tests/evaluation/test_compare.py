@@ -13,17 +13,22 @@ from graded import calibrated_by_crops, changed
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.judgement_log import log_judgement
+from beir_cocodr.data.judgement_log import log_judgement, typed_id
+from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import Spread
 from beir_cocodr.evaluation.compare import CompareOptions, compare
 from beir_cocodr.evaluation.label_free import verdict as label_free
+from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.results import ComparisonRecord
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.html.headline import label_free_headline
 from beir_cocodr.report.terminal import print_tables
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.resolve import resolve_models
+from beir_cocodr.retrieval.resources import Resources
 
 OPPOSITE = {
     "better": "worse",
@@ -221,6 +226,60 @@ def test_queries_of_people_are_evidence_from_ten_up(asked, counts, distinct, cle
     assert judged.few_labels.queries == asked
     runs = {line.split()[0] for line in (tmp_path / "out" / "bm25.run").read_text().splitlines()}
     assert len(runs) == asked
+
+
+def test_proposed_queries_are_no_evidence_beside_those_of_people(distinct, clean, tmp_path):
+    """Ten are asked, and ten more were proposed, by this gatherer or by an earlier comparison."""
+    collection = load_collection(distinct)
+    alone = replace(collection, queries={}, qrels={})
+    texts = list(collection.queries.values())[:10]
+    resources = Resources(collection.documents, tmp_path)
+    resources.name_specs(resolve_models(["bm25", clean]))
+    gatherer = Gatherer(resources, ["bm25", clean], samples=20)
+    of_people = {typed_id(text): text for text in texts}
+    before = gatherer.gather(of_people)
+    clicked = dict(list(gatherer.propose().queries.items())[:5])
+    drawn = {typed_id(f"wing {number}"): f"wing {number}" for number in range(5)}
+    file = tmp_path / "judged.jsonl"
+    for text in texts:
+        log_judgement(file, "d1", 1, text)
+    for id, text in drawn.items():
+        log_judgement(
+            file, "d1", 1, text, query_id=id, query_probability=0.1, document_probability=0.5
+        )
+    judged = load_judgements(file).of({}, collection.documents)
+    proposed = label_free._proposed(alone, judged)
+    assert proposed == drawn.keys()
+    after = gatherer.gather(of_people | clicked | drawn, proposed=proposed)
+    assert after.queries == before.queries == of_people
+    for model in ("bm25", clean):
+        np.testing.assert_array_equal(after.lists[model], before.lists[model])
+        assert after.all_rankings[model].queries == [*of_people, *clicked, *drawn]
+    assert not gatherer.gather(clicked | drawn, proposed=proposed).real
+
+
+def test_a_run_of_few_queries_shows_nothing(distinct, clean, tmp_path):
+    """It answers no query that counts, so it may differ as much as models do."""
+    collection = load_collection(distinct)
+    few = dict(list(collection.queries.items())[:3])
+    ranking = BM25(collection.documents).search(few, 20).results(collection.documents)
+    write_run(
+        tmp_path / "few.run", {query: [id for id, _ in hits] for query, hits in ranking.items()}
+    )
+    corpus = {id: document["text"] for id, document in collection.documents.items()}
+    record = compare(
+        {"run": f"run:{tmp_path / 'few.run'}", "bm25": "bm25", "encoder": clean},
+        (corpus, few, {query: {"d1": 1} for query in few}),
+        output=tmp_path / "out",
+        options=CompareOptions(labels=False, samples=20),
+    )
+    pairs = {(pair.a, pair.b): pair for pair in record.pairs}
+    assert pairs["run", "bm25"].distance == 1
+    assert pairs["run", "bm25"].verdict == "cannot tell"
+    low, high = pairs["run", "bm25"].interval
+    assert high - low > 0.2
+    assert "run" not in record.pseudo_queries["agreement"].held_words
+    assert len((tmp_path / "out" / "run.run").read_text().split("\n")) > 3
 
 
 def test_too_little_to_see_is_cannot_tell(clean, damaged, tmp_path):

@@ -190,9 +190,10 @@ def power_mean(labelled: Labelled) -> PoweredMean:
     residuals = labelled.human - tuning * labelled.judged
     middle = float(labelled.everything.mean())
     difference = labelled.mean(residuals) + tuning * middle
-    variance = labelled.variance(residuals, fitted=2)
+    least = labelled.least_spread / count
+    variance = max(labelled.variance(residuals, fitted=2), least)
     alone = labelled.mean(labelled.human)
-    variance_alone = labelled.variance(labelled.human)
+    variance_alone = max(labelled.variance(labelled.human), least)
     interval = None
     sequence = None
     alone_interval = None
@@ -290,7 +291,7 @@ def confidence_sequence(labelled: Labelled) -> Ends:
     estimate = labelled.mean(adjusted)
     least = labelled.least_spread
     alone = max(labelled.variance(labelled.human), least / n)
-    measured = labelled.variance(adjusted)
+    measured = max(labelled.variance(adjusted), least / n)
     # Few labels may show too little variance by chance.
     variance = (n * measured + _COUNTS_FOR * alone) / (n + _COUNTS_FOR)
     if variance <= 0:

@@ -292,7 +292,8 @@ def estimate_pair(
     for estimator in load_estimators(evidence):
         first, second = estimator.scores(evidence, a, b)
         objection = estimator.objection(evidence, a, b)
-        if known is not None and estimator.name not in counting:
+        names = {estimator.name, *estimator.features(evidence, a, b)}
+        if known is not None and counting.isdisjoint(names):
             objection = objection or "the calibration does not count it"
         estimates.append(_estimate(estimator.name, first, second, objection))
     return estimates

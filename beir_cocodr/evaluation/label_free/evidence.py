@@ -4,8 +4,9 @@ It consists of how well models find queries that were made of documents, how far
 agree, and what they were trained on of the corpus.
 """
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +65,9 @@ from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 from beir_cocodr.retrieval.resources import Resources
 
-#: The name of the collection's own queries among kinds of queries.
+log = logging.getLogger(__name__)
+
+#: The name of the queries that people asked among kinds of queries.
 ASKED = "queries"
 
 #: What the kinds of a weak encoder's uses begin with.
@@ -75,10 +78,6 @@ LIST_DEPTH = 100
 
 # A question that no model answers with its document among so many is about nothing in particular.
 _CONSISTENT = 20
-
-# What the ids of queries begin with that are proposed and that nobody asked. Judgements of them are
-# read as those of queries that a collection does not have.
-_PROPOSED_PREFIX = f"{TYPED_PREFIX}proposed-"
 
 # The fusion that is fitted to the corpus before it searches.
 _FITTED = "vector"
@@ -136,8 +135,8 @@ class Evidence:
         encoders: Model to what tells its encoder apart; None where it has none.
         weak: The models whose encoder is far behind BM25 on crops and titles, see
             :mod:`~beir_cocodr.evaluation.label_free.weak_encoders`.
-        given: Model to its ranking for the queries that were given, also if these are too few to
-            be the agreement queries.
+        all_rankings: Model to its ranking for all queries that were searched for, also if they are
+            not the agreement queries.
     """
 
     crops: dict[str, Doubles]
@@ -160,7 +159,7 @@ class Evidence:
     pooled: PooledScores | None = None
     encoders: Mapping[str, str | None] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
-    given: Mapping[str, Ranking] = field(default_factory=dict)
+    all_rankings: Mapping[str, Ranking] = field(default_factory=dict)
 
     def pair_kinds(self, a: str, b: str) -> tuple[str | None, str | None]:
         """Return the kinds of a pair in the calibration.
@@ -263,15 +262,10 @@ class _CutCorpus:
     resources: HeldOutResources
 
 
-def _proposed_id(text: str) -> str:
-    """Return the id of a proposed query, which is another one than if somebody had typed it."""
-    return _PROPOSED_PREFIX + typed_id(text).removeprefix(TYPED_PREFIX)
-
-
 def _no_results(queries: Mapping[str, str]) -> Ranking:
     """Return the ranking of a model that finds nothing for any query."""
     shape = (len(queries), 1)
-    return Ranking(list(queries), np.full(shape, -np.inf, np.float32), np.full(shape, -1))
+    return Ranking(list(queries), np.zeros(shape, np.float32), np.full(shape, -1))
 
 
 class Gatherer:
@@ -401,31 +395,46 @@ class Gatherer:
             )
         return queries
 
-    def is_made(self, query_id: str, text: str) -> bool:
-        """Return true for a query that :meth:`propose` made: nobody asked it."""
-        if query_id.startswith(_PROPOSED_PREFIX):
-            return True
-        return any(text in queries.texts for queries in self._whole.values())
+    def gather(
+        self,
+        queries: Mapping[str, str],
+        *,
+        proposed: Set[str] = frozenset(),
+    ) -> Evidence:
+        """Search for queries; lists are compared on those that people asked, or on generated ones.
 
-    def gather(self, queries: Mapping[str, str], enough: bool = True) -> Evidence:
-        """Search for queries that were given; lists are compared on them, or on generated ones.
+        From fewer than ten queries of people nothing is concluded: the evidence is then that of the
+        corpus alone.
 
         Args:
             queries: Id to text; may be empty.
-            enough: True if so many of them were asked by people that they count as evidence.
-                Otherwise lists are compared on the generated ones, as without queries.
+            proposed: Ids of those that were proposed, of which nobody asked any. The ones that this
+                gatherer proposed are known by their texts.
         """
-        real = bool(queries) and enough
-        asked = dict(queries) if real else self.generated.queries
+        asked = {
+            id: text for id, text in queries.items() if not self._is_proposed(id, text, proposed)
+        }
+        real = len(asked) >= FEWEST_QUERIES
+        if asked and not real:
+            log.info(
+                "people asked %d queries; from fewer than %d nothing is concluded, so the evidence "
+                "is that of the corpus alone",
+                len(asked),
+                FEWEST_QUERIES,
+            )
+        places = [place for place, id in enumerate(queries) if id in asked]
+        if not real:
+            asked = self.generated.queries
         texts = list(asked.values())
         rankings: dict[str, Ranking] = {}
-        given: dict[str, Ranking] = {}
+        all_rankings: dict[str, Ranking] = {}
         retrieval: dict[str, Json] = {}
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
-                given[name] = self._search(name, ranker, queries)
+                found = self._search(name, ranker, queries)
+                all_rankings[name] = found
                 if real:
-                    rankings[name] = given[name]
+                    rankings[name] = Ranking(list(asked), found.scores[places], found.rows[places])
                 else:
                     over_corpus = self._pseudo[name].over_corpus
                     rankings[name] = over_corpus.get(GENERATED, _no_results(asked))
@@ -451,7 +460,7 @@ class Gatherer:
             held_words={
                 name: held_words(texts, rows, self.documents)
                 for name, rows in lists.items()
-                if len(rows)
+                if (rows >= 0).any()
             },
             margins=self._margins(rankings if real else {}),
             cut_words=self._cut_words(),
@@ -459,8 +468,16 @@ class Gatherer:
             if real
             else 0.0,
             pooled=self._read_pools(texts, list(lists.values())) if real else None,
-            given=given,
+            all_rankings=all_rankings,
         )
+
+    def _is_proposed(self, id: str, text: str, proposed: Set[str]) -> bool:
+        """Return true for a query that was proposed, and drawn or clicked on the page."""
+        if id in proposed:
+            return True
+        if not id.startswith(TYPED_PREFIX):
+            return False
+        return any(text in queries.texts for queries in self._whole.values())
 
     def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
         """Let the language model, if there is a local one, read what models rank first.
@@ -627,7 +644,7 @@ class Gatherer:
         if WRITTEN in self._whole and self._whole[WRITTEN].texts:
             kind = WRITTEN
         queries = self._whole[kind].queries
-        ids = {number: _proposed_id(text) for number, text in queries.items()}
+        ids = {number: typed_id(text) for number, text in queries.items()}
         results = {}
         for name in self.models:
             ranking = self._pseudo[name].over_corpus.get(kind)

@@ -19,6 +19,9 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     nothing_is_known,
 )
 
+#: The file of a corpus without the queries that were cut out of it.
+CORPUS_FILE = "held_out.arrow"
+
 #: The most words of a crop.
 CROP_WORDS = 16
 
@@ -131,7 +134,7 @@ class HeldOutQueries:
 
     def write_corpus(self, folder: Path) -> Documents:
         """Write the corpus without the queries, row by row, to a folder that the caller removes."""
-        path = folder / "held_out.arrow"
+        path = folder / CORPUS_FILE
         documents = itertools.chain.from_iterable(self.documents.chunks(_CHUNK))
         rows = (self._row(row, document) for row, document in enumerate(documents))
         write_arrow(path, rows)

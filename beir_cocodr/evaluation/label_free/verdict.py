@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from beir_cocodr.data.collection import Collection
+from beir_cocodr.data.judgement_log import TYPED_PREFIX
 from beir_cocodr.data.judgements import Judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation import results as records
@@ -148,10 +149,10 @@ class Rule:
         return [model for model in (a, b) if not self.model.knows(kinds[model])]
 
     def distance(self, a: str, b: str) -> float:
-        """Return the mean rank distance of two models."""
+        """Return the mean rank distance of two models; 1 where they answer no query in common."""
         first, second = self.evidence.lists_of([a, b])
         distances = rank_distance(first, second)
-        return float(distances.mean()) if len(distances) else 0.0
+        return float(distances.mean()) if len(distances) else 1.0
 
     def rank_alike(self, a: str, b: str) -> bool:
         """Return true if two models rank the same documents at the same ranks."""
@@ -342,14 +343,14 @@ def compare_label_free(
     Args:
         gatherer: Searches of the models over the collection's corpus.
         collection: With or without queries; its labels are not used.
-        folder: Receives NAME.run for real queries; None writes nothing.
-        queries: The most real queries, evenly spaced (1,000).
+        folder: Receives NAME.run for the queries that are searched for; None writes nothing.
+        queries: The most queries of the collection, evenly spaced (1,000).
         judged: Judged queries of the collection; they then adjust what is expected without them.
         reference: The model that a choice by judged queries is compared with; by default the first.
         calibration: What the verdicts rest on; by default the packaged one.
 
     Returns:
-        The findings, and each model's results for real queries.
+        The findings, and each model's results for the queries that were searched for.
 
     Raises:
         InputError: The collection has changed since ``gatherer`` read it.
@@ -360,7 +361,7 @@ def compare_label_free(
     if calibration is None:
         calibration = load_calibration()
     asked = _queries(collection, queries, judged)
-    seen = gatherer.gather(asked, _are_enough(gatherer, asked))
+    seen = gatherer.gather(asked, proposed=_proposed(collection, judged))
     evidence = mark_weak_encoders(seen, gatherer.encoders)
     figures = collection_figures(documents, evidence)
     likeness = replace(
@@ -428,20 +429,20 @@ def _queries(
     return queries
 
 
-def _are_enough(gatherer: Gatherer, queries: Mapping[str, str]) -> bool:
-    """Return true if ten queries were asked by people; from fewer nothing is concluded.
+def _proposed(collection: Collection, judged: Judgements | None) -> set[str]:
+    """Return the ids of judged queries that were proposed: nobody asked them.
 
-    Judged queries among them may have been proposed, and tell nothing about what people ask.
+    They were drawn, as those of the collection are, and are none of these.
     """
-    asked = sum(not gatherer.is_made(id, text) for id, text in queries.items())
-    if 0 < asked < FEWEST_QUERIES:
-        log.info(
-            "people asked %d queries; from fewer than %d nothing is concluded, so the evidence is "
-            "that of the corpus alone",
-            asked,
-            FEWEST_QUERIES,
-        )
-    return asked >= FEWEST_QUERIES
+    if judged is None:
+        return set()
+    return {
+        id
+        for id, query in judged.queries.items()
+        if id.startswith(TYPED_PREFIX)
+        and query.probability is not None
+        and id not in collection.queries
+    }
 
 
 def _write_runs(
@@ -449,11 +450,11 @@ def _write_runs(
     evidence: Evidence,
     folder: Path | None,
 ) -> dict[str, Results]:
-    """Return the results of given queries, and write their runs if there is a folder."""
+    """Return the results of all queries, and write their runs if there is a folder."""
     results: dict[str, Results] = {}
     specs = {model: gatherer.resources.spec(model) for model in gatherer.models}
     for model, name in file_names(gatherer.models, specs).items():
-        ranking = evidence.given[model]
+        ranking = evidence.all_rankings[model]
         results[model] = ranking.results(
             gatherer.documents,
             gatherer.drop,
@@ -488,6 +489,8 @@ def _basis(pair: records.PairVerdict) -> str:
     """Say what an estimate rests on."""
     if pair.verdict == NO_DIFFERENCE:
         return "Their difference does not matter."
+    if pair.rule == JUDGED and not pair.prior_share:
+        return "This estimate rests on the judged queries alone."
     judged = " and judged queries" if pair.rule == JUDGED else ""
     if pair.family == NEW_KIND:
         return (

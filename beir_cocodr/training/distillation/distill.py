@@ -19,6 +19,7 @@ from beir_cocodr.data.text import TextFormat
 from beir_cocodr.deprecation import former_signature
 from beir_cocodr.distributed import join_processes, on_main
 from beir_cocodr.errors import InputError, check_flag, check_name, check_options_type
+from beir_cocodr.evaluation.label_free.held_out_queries import CORPUS_FILE
 from beir_cocodr.io import content_sha256, output_path
 from beir_cocodr.models.spec import check_device
 from beir_cocodr.provenance import TrainingPlan, TrainingRecord
@@ -28,10 +29,10 @@ from beir_cocodr.training.distillation.distill_lists import fused_anchors, round
 from beir_cocodr.training.distillation.distill_rounds import DistillTask, Rounds
 from beir_cocodr.training.distillation.merging import (
     Merging,
+    cut_crops,
     drawn,
     practised_spans,
     split_for_merging,
-    with_crops,
     write_without_texts,
 )
 from beir_cocodr.training.distillation.teacher_rows import TEACHERS, teacher_kind
@@ -127,7 +128,7 @@ def distill(
         raise InputError("the teacher has no name; give a ranking, a cross-encoder or a file")
     check_name("teacher", teacher)
     output = output_path(output)
-    _check_teacher_options(teacher, options)
+    check_teacher(teacher, options)
     collection = load_collection(dataset, split)
     for name in ("positives", "m_bm25", "m_hard", "m_easy"):
         check_negatives(name, getattr(options, name), collection)
@@ -201,14 +202,17 @@ def _held_out_kind(
         folder: Where the changed corpus is written.
     """
     if of_kind is None:
-        return on_main(lambda: with_crops(collection, options.most_held_out, options.seed, folder))
+        count = options.most_held_out
+        queries, qrels = on_main(lambda: cut_crops(collection, count, options.seed, folder))
+        documents = open_corpus(folder / CORPUS_FILE)
+        return replace(collection, queries=queries, qrels=qrels, documents=documents)
     asked = drawn(of_kind, options.most_held_out, options.seed)
     file = folder / "held-out-kind.arrow"
     on_main(lambda: write_without_texts(asked, file))
     return replace(asked, documents=open_corpus(file))
 
 
-def _check_teacher_options(teacher: str, options: DistillOptions) -> None:
+def check_teacher(teacher: str, options: DistillOptions) -> None:
     """Refuse options of another teacher, and lists of documents that a file need not score."""
     kind = teacher_kind(teacher)
     if kind is TEACHERS["file"] and (options.m_easy or options.anchors == "fused"):

@@ -52,11 +52,8 @@ _EXACT_WORDS = "keywords"
 #: What is held out if all generated queries are of one kind: runs of words, cut out of documents.
 CROPS = "crops"
 
-#: A kind that consists of sentences of the documents if no model writes it.
-_SENTENCES = "claims"
-
 # Kinds that are spans of their documents if no model writes them.
-_OF_SPANS = frozenset({_SENTENCES, "titles"})
+_OF_SPANS = ("claims", "titles")
 
 # Queries that choose the share and confirm it, at least in all.
 _FEWEST = 8
@@ -100,22 +97,36 @@ def kind_to_hold_out(kinds: Mapping[str, str]) -> str:
 
 
 def practised_spans(collection: Collection) -> tuple[str, ...]:
-    """Return what training on a collection's queries practises beside generated queries.
+    """Return what training on a collection's queries practises beside generated queries."""
+    return (SPANS,) if has_spans(Path(collection.name)) else ()
 
-    Claims and titles that are made without a model are spans of their documents.
+
+def has_spans(folder: Path) -> bool:
+    """Return true for a folder of generated queries of which some are spans of their documents.
+
+    Claims and titles are if no model wrote them, and so are queries that are of no named kind.
     """
-    folder = Path(collection.name)
-    if not _is_lexical(folder):
-        return ()
-    has_spans = not _OF_SPANS.isdisjoint(generated_kinds(folder).values())
-    return (SPANS,) if has_spans else ()
-
-
-def _is_lexical(folder: Path) -> bool:
-    """Return true for a folder of queries that were generated without a model."""
     if not (folder / GENERATION_FILE).is_file():
         return False
-    return bool(read_generation(folder).generator.get("kind") == "lexical")
+    if read_generation(folder).generator.get("kind") != "lexical":
+        return False
+    counts = Counter(generated_kinds(folder).values())
+    return not counts or any(counts[kind] >= _FEWEST for kind in _OF_SPANS)
+
+
+def check_merging(folder: Path, merge_on: str | None) -> None:
+    """Check before a training that merging can be chosen, if crops are what it is chosen on.
+
+    Raises:
+        InputError: The queries are spans of documents themselves.
+    """
+    if merge_on is None:
+        merge_on = kind_to_hold_out(generated_kinds(folder))
+    if merge_on == CROPS and has_spans(folder):
+        raise InputError(
+            f"{folder}: queries that are spans of documents are trained on, so crops cannot show "
+            "whether training gains; generate several kinds with --query-kinds"
+        )
 
 
 def split_for_merging(
@@ -135,14 +146,7 @@ def split_for_merging(
         return collection, None
     if merge_on != CROPS:
         return without_kind(collection, merge_on)
-    folder = Path(collection.name)
-    counts = Counter(generated_kinds(folder).values())
-    has_spans = not counts or counts[_SENTENCES] >= _FEWEST
-    if has_spans and _is_lexical(folder):
-        raise InputError(
-            f"{collection.name}: queries that are spans of documents are trained on, so crops "
-            "cannot show whether training gains; generate several kinds with --query-kinds"
-        )
+    check_merging(Path(collection.name), merge_on)
     return collection, None
 
 
@@ -197,17 +201,20 @@ def write_without_texts(collection: Collection, file: Path) -> None:
     write_arrow(file, _cut_documents(collection.documents, of_row))
 
 
-def with_crops(collection: Collection, count: int, seed: int, folder: Path) -> Collection:
-    """Cut runs of words out of random documents, and make them the queries of the collection.
+def cut_crops(
+    collection: Collection, count: int, seed: int, folder: Path
+) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """Cut runs of words out of random documents, which are then queries that ask for these.
 
     Args:
         collection: The corpus, and the queries that are trained on, which are not cut again.
         count: The most crops.
         seed: Seed of the drawing.
-        folder: Where the corpus without the crops is written.
+        folder: Where the corpus without the crops is written, as
+            :data:`~beir_cocodr.evaluation.label_free.held_out_queries.CORPUS_FILE`.
 
     Returns:
-        The corpus without the crops, with the crops as queries that ask for their documents.
+        Queries and judgements, as a collection has them.
 
     Raises:
         InputError: Fewer than 8 documents are long enough.
@@ -222,10 +229,10 @@ def with_crops(collection: Collection, count: int, seed: int, folder: Path) -> C
             f"{len(crops.texts)}; generate several kinds with --query-kinds, or leave distill out"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    documents = drawing.write_corpus(folder)
+    drawing.write_corpus(folder)
     names = collection.documents.ids(crops.rows)
     qrels = {query: {name: 1} for query, name in zip(crops.queries, names, strict=True)}
-    return replace(collection, queries=crops.queries, qrels=qrels, documents=documents)
+    return crops.queries, qrels
 
 
 def _cut_documents(

@@ -10,6 +10,7 @@ import pytest
 from judge import holds, measure_fixed, measure_sequence, simulate
 from scipy import stats
 
+from beir_cocodr.evaluation.few_labels import JudgedGain, usual_variance
 from beir_cocodr.evaluation.judge.prediction_powered import (
     Labelled,
     confidence_sequence,
@@ -83,13 +84,18 @@ def test_few_labels_without_a_difference_do_not_settle_that_there_is_none(sample
     """Ten ties are no proof of a tie, two thousand are one."""
     _, judged = sample
     settled = {}
-    for count in (10, 2000):
+    for count in (10, 100, 2000):
         everything = np.tile(judged, 30)
         ties = Labelled(np.zeros(count), everything[:count], everything, usual=0.05)
-        low, high = power_mean(ties).sequence
+        joined = power_mean(ties)
+        low, high = joined.sequence
         assert low == pytest.approx(-high)
+        assert joined.interval[0] < 0 < joined.interval[1]
         settled[count] = verdict_of((low, high), margin=0.01)
-    assert settled == {10: "cannot tell", 2000: "no difference"}
+        # Judged queries by themselves are as careful.
+        alone = JudgedGain.of(np.zeros(count), np.ones(count), 0.05 / usual_variance(1.0), 0.01)
+        assert high == pytest.approx(alone.interval[1])
+    assert settled == {10: "cannot tell", 100: "cannot tell", 2000: "no difference"}
 
 
 def test_the_judge_has_to_grade_every_labelled_query(sample):

@@ -14,6 +14,7 @@ from beir_cocodr import AdaptOptions, adapt, load_collection, load_encoder
 from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.label_free.held_out_queries import CORPUS_FILE
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.training.distillation import merging as merging_module
@@ -22,10 +23,11 @@ from beir_cocodr.training.distillation.distill_rounds import Rounds
 from beir_cocodr.training.distillation.merging import (
     Merging,
     copy_of,
+    cut_crops,
     generated_kinds,
     kind_to_hold_out,
     merged,
-    with_crops,
+    practised_spans,
     without_kind,
     write_without_texts,
 )
@@ -268,30 +270,31 @@ def test_where_queries_are_of_one_kind_crops_choose_and_confirm(beir_folder, tin
 
 
 def test_crops_confirm_nothing_where_spans_were_trained_on(beir_folder, tiny_mlm, tmp_path):
-    with pytest.raises(InputError, match="spans of documents are trained on"):
+    with pytest.raises(InputError, match="claims: these queries are spans of documents"):
         adapted_on("claims", tiny_mlm, beir_folder, tmp_path / "o")
 
 
 def test_a_crop_is_cut_out_of_its_document_and_was_not_trained_on(queries, tmp_path):
     collection = load_collection(str(queries), "train")
-    crops = with_crops(collection, 10, 3, tmp_path / "new")
-    assert 8 <= len(crops.queries) <= 10
-    assert list(crops.documents) == list(collection.documents)
+    crops, qrels = cut_crops(collection, 10, 3, tmp_path / "new")
+    documents = open_corpus(tmp_path / "new" / CORPUS_FILE)
+    assert 8 <= len(crops) <= 10
+    assert list(documents) == list(collection.documents)
     asked = {}
-    for query, text in crops.queries.items():
-        [(name, grade)] = crops.qrels[query].items()
+    for query, text in crops.items():
+        [(name, grade)] = qrels[query].items()
         assert grade == 1
         assert text in collection.documents[name]["text"]
-        assert len(crops.documents[name]["text"]) < len(collection.documents[name]["text"])
+        assert len(documents[name]["text"]) < len(collection.documents[name]["text"])
         asked[name] = text
-    assert len(asked) == len(crops.queries)
+    assert len(asked) == len(crops)
     for name, document in collection.documents.items():
         if name not in asked:
-            assert crops.documents[name] == document
+            assert documents[name] == document
     # What was a query in training is none again.
-    trained_on = replace(collection, queries=crops.queries)
-    again = with_crops(trained_on, 10, 3, tmp_path / "again")
-    assert not set(again.queries.values()) & set(crops.queries.values())
+    trained_on = replace(collection, queries=crops)
+    again, _ = cut_crops(trained_on, 10, 3, tmp_path / "again")
+    assert not set(again.values()) & set(crops.values())
 
 
 def test_documents_too_short_for_crops_are_refused(queries, tmp_path):
@@ -299,7 +302,31 @@ def test_documents_too_short_for_crops_are_refused(queries, tmp_path):
     documents = write_and_open({str(number): "word" for number in range(20)}, tmp_path)
     short = replace(collection, documents=documents)
     with pytest.raises(InputError, match="needs 8 crops, and its documents gave 0"):
-        with_crops(short, 10, 3, tmp_path / "new")
+        cut_crops(short, 10, 3, tmp_path / "new")
+
+
+@pytest.mark.parametrize("kinds", [None, "titles"])
+def test_nothing_is_trained_before_queries_that_show_nothing_are_refused(
+    kinds, beir_folder, tiny_mlm, tmp_path
+):
+    """Queries of no named kind are titles, sentences and words."""
+    folder = tmp_path / "queries"
+    generation = GenerationOptions(query_kinds=kinds, per_passage=1)
+    generate_queries(str(beir_folder), "lexical", folder, generation)
+    options = AdaptOptions(stages=("coco", "distill"), generated=folder)
+    with pytest.raises(InputError, match="spans of documents are trained on"):
+        adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
+    assert not (tmp_path / "o").exists()
+    collection = load_collection(str(folder), "train")
+    assert practised_spans(collection) == ("spans",)
+
+
+def test_a_file_that_teaches_is_refused_before_anything_is_trained(beir_folder, tiny_mlm, tmp_path):
+    (tmp_path / "scores.tsv").write_text("q\td\t1.0\n")
+    options = AdaptOptions(stages=("coco", "distill"), teacher=str(tmp_path / "scores.tsv"))
+    with pytest.raises(InputError, match="scores only the documents that it lists"):
+        adapt(str(tiny_mlm), str(beir_folder), output=tmp_path / "o", options=options)
+    assert not (tmp_path / "o").exists()
 
 
 def write_and_open(texts, folder):
