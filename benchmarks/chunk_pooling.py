@@ -10,6 +10,9 @@ The script prints what was measured, and writes ``benchmarks/results/chunk_pooli
 table of ``docs/adaptation.md``:
 
     python benchmarks/chunk_pooling.py --collections DIR
+
+With ``--devised`` it measures the collections on which chunk pooling was devised, and writes
+``benchmarks/results/chunk_pooling_devised.json`` and another table.
 """
 
 from __future__ import annotations
@@ -46,10 +49,8 @@ ALONE = "alone"
 FUSED = "fused"
 USES = {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}
 
-#: Collections with long documents: first those on which chunk pooling was devised.
-CHOSEN_ON = ("time", "cranfield", "cisi", "med")
+#: Collections with long documents, which had no part in any choice.
 COLLECTIONS = (
-    *CHOSEN_ON,
     "aila-statutes",
     "anthropic-docs",
     "financebench-pages",
@@ -59,7 +60,11 @@ COLLECTIONS = (
     "scifact",
 )
 
+#: Collections on which chunk pooling was devised.
+DEVISED = ("time", "cranfield", "cisi", "med")
+
 MARKS = Marks("<!-- chunk pooling -->", "<!-- end of chunk pooling -->")
+DEVISED_MARKS = Marks("<!-- devised -->", "<!-- end of devised -->")
 PAGE = Path(__file__).parents[1] / "docs" / "adaptation.md"
 
 Scores = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
@@ -81,12 +86,9 @@ def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
         bf16: Encode documents in bfloat16.
 
     Returns:
-        Its figures, and way to use to the (Q,) nDCG@10 of its queries that have a relevant
-        document.
+        Its figures, and way to use to the (Q,) nDCG@10 of its queries.
     """
     pieces = pieces_of(folder)
-    qrels = load_collection(str(folder)).qrels
-    has_relevant = [max(grades.values()) > 0 for grades in qrels.values()]
     analyzer = Language.parse(KNOWN[folder.name].language).analyzer
     scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {}
     seconds = {}
@@ -98,8 +100,7 @@ def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
         seconds[way] = round(time.perf_counter() - started, 1)
         scores[way] = {}
         for use, result in record.models.items():
-            values = np.array(result.scores[MEASURE])
-            scores[way][use] = values[has_relevant]
+            scores[way][use] = np.array(result.scores[MEASURE])
     figures = {
         "documents": len(pieces),
         "cut": round(float(np.mean([count > 1 for count in pieces])), 3),
@@ -154,14 +155,12 @@ def markdown(results: Mapping[str, Any]) -> str:
         for test in results["tests"]
         if test["p"] < 0.05
     }
-    header = ["collection", "part", "documents cut", "pieces"]
+    header = ["collection", "documents cut"]
     for use in USES:
         header += [f"{way}, {use}" for way in CHUNK_POOLINGS]
     rows = []
     for name, figures in results["collections"].items():
-        part = "devised on" if name in CHOSEN_ON else "new"
-        pieces = figures["pieces"] / figures["documents"]
-        row = [name, part, f"{figures['cut']:.0%}", f"{pieces:.1f}"]
+        row = [name, f"{figures['cut']:.0%}"]
         for use in USES:
             for way in CHUNK_POOLINGS:
                 star = " *" if (name, way, use) in stars else ""
@@ -183,8 +182,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         nargs="+",
-        default=list(COLLECTIONS),
         help="Measure these collections. Default: those with long documents.",
+    )
+    parser.add_argument(
+        "--devised",
+        action="store_true",
+        help="Measure the collections on which chunk pooling was devised.",
     )
     parser.add_argument(
         "--least-cut",
@@ -197,7 +200,12 @@ def parse_options() -> argparse.Namespace:
         action="store_true",
         help="Encode documents in bfloat16, which is faster on a processor with units for it.",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.devised and options.results == results_file("chunk_pooling"):
+        options.results = results_file("chunk_pooling_devised")
+    if options.only is None:
+        options.only = list(DEVISED if options.devised else COLLECTIONS)
+    return options
 
 
 def measure_all(folders: Sequence[Path], options: argparse.Namespace) -> dict[str, Any]:
@@ -222,6 +230,8 @@ def main() -> None:
     write_results(options.results, results)
     if options.results == results_file("chunk_pooling"):
         MARKS.write(PAGE, markdown(results))
+    if options.results == results_file("chunk_pooling_devised"):
+        DEVISED_MARKS.write(PAGE, markdown(results))
     print(markdown(results))
 
 

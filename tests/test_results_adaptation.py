@@ -167,103 +167,163 @@ def test_the_source_of_splades_figures_is_on_the_page():
     assert said in PROSE.split("Anserini](https://github.com/castorini/anserini)")[1]
 
 
+NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split()
+
+
+def in_words(count: int) -> str:
+    return NUMBERS[count - 1]
+
+
+def distilled() -> tuple[str, dict, dict, dict]:
+    """Return the prose below the table, and the changes of all rows: trained, a half, and kept."""
+    script = import_module("distillation")
+    results = results_of("distillation")
+    said = PROSE.split("<!-- end of distillation -->")[1].split("## What did not work")[0]
+    of_tasks = results_of("beir_small")["tasks"]
+    changes = []
+    for row in (script.UNMERGED, script.HALF, script.MERGED):
+        of_row = {
+            use: {name: of[row][use] / of["MiniLM"][use] - 1 for name, of in means.items()}
+            for use in ("alone", "fused")
+            for means in [results["means"]]
+        }
+        for name, of in of_tasks.items():
+            if row in of["rows"]:
+                for use, by_name in of_row.items():
+                    after, before = (of["rows"][one][use]["mean"] for one in (row, "MiniLM"))
+                    by_name[name] = after / before - 1
+        changes.append(of_row)
+    trained, half, kept = changes
+    return said, trained, half, kept
+
+
 def test_the_figures_of_distillation_without_labels_are_what_the_benchmark_wrote():
     script = import_module("distillation")
     results = results_of("distillation")
     assert script.MARKS.read(PAGE) == script.markdown(results)
-    tables = PROSE.split("With SciFact and NFCorpus these are nine collections.")[1]
-    said = tables.split("## What did not work")[0]
-    means, p = results["means"], results["p"]
-    trained, half, base = script.UNMERGED, script.HALF, "MiniLM"
-    assert len(means) == 7  # "With SciFact and NFCorpus these are nine"
-
-    of_tasks = results_of("beir_small")["tasks"]
-    alone = {name: (of[trained]["alone"], of[base]["alone"]) for name, of in means.items()}
-    fused = {name: of[base]["fused"] for name, of in means.items()}
-    for name, of in of_tasks.items():
-        rows = of["rows"]
-        alone[name] = (rows[trained]["alone"]["mean"], rows[base]["alone"]["mean"])
-        fused[name] = rows[base]["fused"]["mean"]
-    changes = {name: after / before - 1 for name, (after, before) in alone.items()}
-    raised = [change for change in changes.values() if change > 0]
-    assert (len(changes), len(raised)) == (9, 6)
-    assert f"raised six of them, by {min(raised):.0%} to {max(raised):.0%}" in said
-    assert [name for name, value in p[trained]["alone"].items() if value < 0.05] == ["cacm"]
-    for of in of_tasks.values():
-        [test] = [
-            test for test in of["tests"]["alone"] if {test["a"], test["b"]} == {base, trained}
-        ]
+    said, trained, half, _kept = distilled()
+    rows, total = len(half["alone"]), len(trained["alone"])
+    assert f"With SciFact and NFCorpus these are {in_words(total)} collections" in said
+    raised = [change for change in trained["alone"].values() if change > 0]
+    words = f"raised {in_words(len(raised))} of them, by {min(raised):.0%} to {max(raised):.0%}"
+    assert f"{words}, on none significantly" in said
+    lowered = sorted((change, name) for name, change in trained["alone"].items() if change < 0)
+    *first, last = [f"`{name}` ({change:.1%})" for change, name in lowered]
+    assert f"It lowered {', '.join(first)} and {last}, not significantly either" in said
+    p = results["p"]
+    assert min(min(p[script.UNMERGED][use].values()) for use in ("alone", "fused")) >= 0.05
+    for of in results_of("beir_small")["tasks"].values():
+        [test] = [one for one in of["tests"]["alone"] if one["b"] == script.UNMERGED]
         assert test["t_p_holm"] >= 0.05
-    for name, words in (
-        ("cacm", "significantly `cacm` ({1:.3f} to {0:.3f})"),
-        ("dbpedia-pool", "lowered `dbpedia-pool` ({1:.3f} to {0:.3f})"),
-        ("cosqa-test500", ", `cosqa-test500` ({1:.3f} to {0:.3f})"),
-        ("med", "and `med` ({1:.3f} to {0:.3f}), not significantly"),
-    ):
-        assert words.format(*alone[name]) in said
     whole = figures()["collections"]
-    teachers = {name: whole[name]["means"] for name in changes}
+    teachers = {name: whole[name]["means"] for name in trained["alone"]}
     behind = [name for name, of in teachers.items() if of["rm3"] < of["dense"]]
-    assert sorted(behind) == ["cosqa-test500", "dbpedia-pool"]
-    on_web = whole["msmarco-pool"]["means"]
-    assert on_web["rm3"] > on_web["dense"]
+    assert {"cosqa-test500", "dbpedia-pool"} <= set(behind)
+    assert not {"med", "msmarco-pool"} & set(behind)
 
-    assert all(p[row]["fused"][name] >= 0.05 for row in (trained, half) for name in means)
-    lower = [name for name, of in means.items() if of[trained]["fused"] < of[base]["fused"]]
-    assert len(lower) == 7
-    assert sum(fused[name] > after for name, (after, _) in alone.items()) == 7
-    for use, words in (
-        ("alone", "{:+.0%} to {:+.0%} alone"),
-        ("fused", "{:+.0%} to {:+.0%} fused"),
-    ):
-        of_half = [of[half][use] / of[base][use] - 1 for of in means.values()]
-        assert words.format(min(of_half), max(of_half)) in said
+    means = results["means"]
+    lower = [of[script.UNMERGED]["fused"] < of["MiniLM"]["fused"] for of in means.values()]
+    assert f"{in_words(sum(lower))} of the {in_words(rows)} collections of the table are lower" in (
+        said
+    )
+    better = [of["MiniLM"]["fused"] > of[script.UNMERGED]["alone"] for of in means.values()]
+    for of in results_of("beir_small")["tasks"].values():
+        of_rows = of["rows"]
+        better.append(
+            of_rows["MiniLM"]["fused"]["mean"] > of_rows[script.UNMERGED]["alone"]["mean"]
+        )
+    assert f"vectors alone on {in_words(sum(better))} of the {in_words(total)}" in said
+
+
+def test_the_figures_of_merged_distillation_are_what_the_benchmark_wrote():
+    script = import_module("distillation")
+    results = results_of("distillation")
+    said, _trained, half, kept = distilled()
+    for use in ("alone", "fused"):
+        values = half[use].values()
+        assert f"{min(values):+.0%} to {max(values):+.0%} {use}" in said
+    clear = [name for name, value in results["p"][script.HALF]["alone"].items() if value < 0.05]
+    assert clear == ["cacm"]
+    after, before = (results["means"]["cacm"][row]["alone"] for row in (script.HALF, "MiniLM"))
+    many = in_words(sum(change >= 0.02 for change in half["alone"].values()))
+    words = f"at least 2% better on {many} of the {in_words(len(half['alone']))}"
+    assert f"{words}, significantly on `cacm` ({before:.3f} to {after:.3f})" in said
+    total = in_words(len(kept["alone"]))
+    many = in_words(sum(change >= 0.02 for change in kept["alone"].values()))
+    assert (
+        f"at least 2% better alone on {many} of the {total}, and significantly worse on none"
+        in (said)
+    )
+    same = in_words(sum(change == 0 for change in kept["alone"].values()))
+    assert f"On {same} of the {total} the stage keeps MiniLM unchanged" in said
+    of_kept = results["p"][script.MERGED]
+    assert all(value >= 0.05 for use in ("alone", "fused") for value in of_kept[use].values())
 
 
 def test_what_checks_a_distilled_model_is_what_the_benchmark_wrote():
     script = import_module("distillation")
     results = results_of("distillation")
     means = results["means"]
-    trained, half, base = script.UNMERGED, script.HALF, "MiniLM"
+    said, trained, _half, _kept = distilled()
     merging = {name: of["merging"] for name, of in results["collections"].items()}
     assert merging["npl"] is None
-    unmerged = ("cacm", "cisi", "lisa", "dbpedia-pool")
-    for name in unmerged:
+    for name in ("cacm", "cisi", "lisa", "anthropic-docs"):
         assert (merging[name]["kind"], merging[name]["share"]) == ("titles", 0)
-        assert merging[name]["queries"] == 100  # "One hundred titles"
-    for name in unmerged[:3]:
-        assert means[name][trained]["alone"] > means[name][base]["alone"]
-        assert means[name][trained]["fused"] < means[name][base]["fused"]
-    assert means["dbpedia-pool"][trained]["alone"] < means["dbpedia-pool"][base]["alone"]
-    on_code = merging["cosqa-test500"]
-    assert (on_code["kind"], on_code["share"]) == ("claims", 1)
+        assert merging[name]["queries"] == 100
+        assert trained["alone"][name] > 0.03
+    shares = ("0.25", "0.5", "0.75", "1.0")
+    falling = [merging["cisi"]["means"][share] for share in shares]
+    assert falling == sorted(falling, reverse=True)  # "pointed the other way"
+    for name in ("dbpedia-pool", "msmarco-pool", "time"):
+        assert trained["alone"][name] < 0
+        assert merging[name]["share"] == 0
+    assert (merging["cosqa-test500"]["kind"], merging["cosqa-test500"]["share"]) == ("claims", 1)
 
     confirmed = results["held out by name"]["keywords"]
     losses = {}
     for name in ("msmarco-pool", "cosqa-test500"):
         assert confirmed["collections"][name]["merging"]["share"] == 1
-        after, before = (confirmed["means"][name][row] for row in (trained, base))
+        after, before = (confirmed["means"][name][row] for row in (script.UNMERGED, "MiniLM"))
         losses[name] = {use: f"{after[use]:.3f} instead of {before[use]:.3f}" for use in after}
     on_web, on_code = losses.values()
-    assert f"{on_web['alone']} and {on_code['alone']} alone" in PROSE
-    assert f"fused {on_web['fused']} and, significantly, {on_code['fused']}." in PROSE
-    p = confirmed["p"][trained]["fused"]
+    assert f"{on_web['alone']} and {on_code['alone']} alone" in said
+    assert f"fused {on_web['fused']} and, significantly, {on_code['fused']}." in said
+    p = confirmed["p"][script.UNMERGED]["fused"]
     assert p["cosqa-test500"] < 0.05 <= p["msmarco-pool"]
-
-    on_claims = confirmed["means"]["med"][trained]["alone"]
-    on_keywords = means["med"][trained]["alone"]
+    on_claims = confirmed["means"]["med"][script.UNMERGED]["alone"]
+    on_keywords = means["med"][script.UNMERGED]["alone"]
     words = f"claims had {on_claims:.3f} alone, and training on keywords has {on_keywords:.3f}"
-    assert words in PROSE
-    of_kept = results["p"][script.MERGED]
-    assert all(value >= 0.05 for use in ("alone", "fused") for value in of_kept[use].values())
+    assert words in said
 
-    would_keep = {}
-    for name in ("cosqa-test500", "dbpedia-pool", "lisa"):
-        would_keep[name] = script.confidence_of_half(results["collections"][name]) >= CONFIDENCE
-    assert would_keep == {"cosqa-test500": True, "dbpedia-pool": False, "lisa": False}
-    after, before = (means["cosqa-test500"][row] for row in (half, base))
-    words = f"({after['alone']:.3f} instead of {before['alone']:.3f} alone, {after['fused']:.3f}"
-    assert f"{words} instead of {before['fused']:.3f} fused)" in PROSE
+
+def test_the_other_rule_of_merging_is_what_the_benchmark_wrote():
+    script = import_module("distillation")
+    content = results_of("distillation")["collections"]
+    said, _trained, half, kept = distilled()
+    confidences = {name: script.confidence_of_half(of) for name, of in content.items()}
+    others = [
+        name
+        for name, confidence in confidences.items()
+        if confidence is not None and name not in ("cacm", "cisi", "med")
+    ]
+    assert f"Of the {in_words(len(others))} others with such a figure it keeps a half" in said
+    by_rule = [name for name in others if confidences[name] >= CONFIDENCE]
+    *first, last = [f"`{name}`" for name in by_rule]
+    assert f"keeps a half on {', '.join(first)} and {last}" in said
+    assert changes_of(half, by_rule, "{} alone and {} fused") in said
+    now = [name for name in others if content[name]["merging"]["share"]]
+    assert [content[name]["merging"]["share"] for name in now] == [0.75, 1]
+    assert now == ["cranfield", "cosqa-test500"]
+    assert changes_of(kept, now, "{} alone, {} fused") in said
+
+
+def changes_of(changes: dict, names: list[str], words: str) -> str:
+    """Return the changes of some collections in words, alone and fused."""
+    listed = []
+    for use in ("alone", "fused"):
+        *first, last = [f"{changes[use][name]:+.1%}" for name in names]
+        listed.append(f"{', '.join(first)} and {last}")
+    return words.format(*listed)
 
 
 def test_what_did_not_work_is_in_results_files():
