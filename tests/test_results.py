@@ -242,6 +242,22 @@ def test_the_figures_of_whole_documents_are_in_a_results_file():
     del cut["legalquad-de"]
     shares = "{:.0%}, {:.0%} and {:.0%}".format(*sorted(cut.values(), reverse=True))
     assert f"where {shares} are cut, nothing is gained significantly" in prose
+    devised = results_of("chunk_pooling_devised")
+    assert script.DEVISED_MARKS.read(page) == script.markdown(devised)
+    clear = [test for test in devised["tests"] if test["p"] < 0.05]
+    assert [(test["collection"], test["way"], test["use"]) for test in clear] == [
+        ("time", "first+mean", "alone")
+    ]
+    means = devised["collections"]["time"]["means"]
+    alone, fused = (
+        f"{means['first+mean'][use]:.3f} instead of {means['first'][use]:.3f} {use}"
+        for use in ("alone", "fused")
+    )
+    assert f"with `first+mean` {alone}, significantly, and {fused}, which is not" in prose
+    whole = devised["collections"]["time"]
+    assert f"in {whole['pieces'] / whole['documents']:.1f} pieces on average" in prose
+    assert "cisi" in script.DEVISED
+    assert "cisi" not in devised["collections"]
     limit = import_module("beir_cocodr.retrieval.store.encoding_cost")._MANY_PIECES
     assert f"would have more than {limit} pieces on average" in prose
     own_corpus = " ".join((ROOT / "docs" / "own-corpus.md").read_text().split())

@@ -31,8 +31,9 @@ SAMPLE = 64
 _WARM_UP = 4
 
 # With more pieces of a document on average, reading documents whole is proposed. This is a choice
-# on the evidence of benchmarks/chunk_pooling.py: the one collection that gained has 28 pieces of a
-# document, and those with fewer than five gained nothing, even if most of their documents are cut.
+# on the evidence of benchmarks/chunk_pooling.py: of the collections that had no part in it, the one
+# that gained has 28 pieces of a document, and those with fewer than five gained nothing, even if
+# most of their documents are cut.
 _MANY_PIECES = 10
 
 # Bytes on the disk for an id and its two tie orders.
