@@ -4,7 +4,6 @@ It consists of how well models find queries that were made of documents, how far
 agree, and what they were trained on of the corpus.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Bools, Doubles, Ints
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.judgement_log import TYPED_PREFIX, typed_id
+from beir_cocodr.data.judgement_log import typed_id
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
 from beir_cocodr.evaluation.label_free.estimators import (
@@ -41,9 +40,14 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     lexical_queries,
     mean_words,
 )
-from beir_cocodr.evaluation.label_free.query_texts import held_words, nonletter_excess
+from beir_cocodr.evaluation.label_free.query_texts import (
+    asked_by_people,
+    held_words,
+    nonletter_excess,
+)
 from beir_cocodr.evaluation.label_free.ranking_parts import (
     best_rows,
+    no_results,
     numbered_queries,
     part_of,
     parts_of,
@@ -64,8 +68,6 @@ from beir_cocodr.progress import step, steps
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking, Results
 from beir_cocodr.retrieval.resources import Resources
-
-log = logging.getLogger(__name__)
 
 #: The name of the queries that people asked among kinds of queries.
 ASKED = "queries"
@@ -262,12 +264,6 @@ class _CutCorpus:
     resources: HeldOutResources
 
 
-def _no_results(queries: Mapping[str, str]) -> Ranking:
-    """Return the ranking of a model that finds nothing for any query."""
-    shape = (len(queries), 1)
-    return Ranking(list(queries), np.zeros(shape, np.float32), np.full(shape, -1))
-
-
 class Gatherer:
     """The searches that evidence rests on.
 
@@ -411,17 +407,9 @@ class Gatherer:
             proposed: Ids of those that were proposed, of which nobody asked any. The ones that this
                 gatherer proposed are known by their texts.
         """
-        asked = {
-            id: text for id, text in queries.items() if not self._is_proposed(id, text, proposed)
-        }
-        real = len(asked) >= FEWEST_QUERIES
-        if asked and not real:
-            log.info(
-                "people asked %d queries; from fewer than %d nothing is concluded, so the evidence "
-                "is that of the corpus alone",
-                len(asked),
-                FEWEST_QUERIES,
-            )
+        made = {text for one in self._whole.values() for text in one.texts}
+        asked = asked_by_people(queries, proposed, made)
+        real = bool(asked)
         places = [place for place, id in enumerate(queries) if id in asked]
         if not real:
             asked = self.generated.queries
@@ -437,7 +425,7 @@ class Gatherer:
                     rankings[name] = Ranking(list(asked), found.scores[places], found.rows[places])
                 else:
                     over_corpus = self._pseudo[name].over_corpus
-                    rankings[name] = over_corpus.get(GENERATED, _no_results(asked))
+                    rankings[name] = over_corpus.get(GENERATED, no_results(asked))
                 retrieval[name] = ranker.describe()
         lists = {name: self._list(ranking) for name, ranking in rankings.items()}
         searched = self._searched_queries()
@@ -470,14 +458,6 @@ class Gatherer:
             pooled=self._read_pools(texts, list(lists.values())) if real else None,
             all_rankings=all_rankings,
         )
-
-    def _is_proposed(self, id: str, text: str, proposed: Set[str]) -> bool:
-        """Return true for a query that was proposed, and drawn or clicked on the page."""
-        if id in proposed:
-            return True
-        if not id.startswith(TYPED_PREFIX):
-            return False
-        return any(text in queries.texts for queries in self._whole.values())
 
     def _read_pools(self, queries: Sequence[str], lists: Sequence[Ints]) -> PooledScores | None:
         """Let the language model, if there is a local one, read what models rank first.

@@ -1,14 +1,19 @@
-"""How the texts of queries differ from those of documents."""
+"""Which queries people asked, and how their texts differ from those of documents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
 from beir_cocodr.arrays import Ints, spaced_rows
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.judgement_log import TYPED_PREFIX
+from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
 from beir_cocodr.evaluation.label_free.pseudo_queries import share_of_words
+
+log = logging.getLogger(__name__)
 
 # Queries whose words are looked for, and their best documents that are looked at.
 _SEARCHED = 100
@@ -17,6 +22,37 @@ _BEST = 3
 # Documents and queries whose characters are counted, and the characters of each.
 _COUNTED = 500
 _CHARACTERS = 2_000
+
+
+def asked_by_people(
+    queries: Mapping[str, str],
+    proposed: Set[str],
+    made: Set[str],
+) -> dict[str, str]:
+    """Return the queries that people asked; none if they are fewer than ten.
+
+    From fewer nothing is concluded about what people ask.
+
+    Args:
+        queries: Id to text.
+        proposed: Ids of queries that were drawn from proposed ones.
+        made: Texts that were proposed. A query that was typed with such a text was clicked.
+    """
+    asked = {}
+    for id, text in queries.items():
+        is_clicked = id.startswith(TYPED_PREFIX) and text in made
+        if id not in proposed and not is_clicked:
+            asked[id] = text
+    if len(asked) >= FEWEST_QUERIES:
+        return asked
+    if asked:
+        log.info(
+            "people asked %d queries; from fewer than %d nothing is concluded, so the evidence is "
+            "that of the corpus alone",
+            len(asked),
+            FEWEST_QUERIES,
+        )
+    return {}
 
 
 def held_words(

@@ -68,3 +68,9 @@ def best_rows(
     rows = np.where(identical, -1, ranking.rows)
     order = np.argsort(rows < 0, axis=1, kind="stable")  # the others move up
     return np.take_along_axis(rows, order, axis=1)[:, :depth]
+
+
+def no_results(queries: Mapping[str, str]) -> Ranking:
+    """Return the ranking of a model that finds nothing for any query."""
+    shape = (len(queries), 1)
+    return Ranking(list(queries), np.zeros(shape, np.float32), np.full(shape, -1))
