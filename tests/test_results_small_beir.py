@@ -22,7 +22,9 @@ def check_nfcorpus(nfcorpus, prose: str) -> None:
         for test in tests:
             if test["t_p_holm"] < 0.05:
                 differing[test["a"], test["b"], use] = test
-    known = [(a, b) for a, b, _ in differing if "hard negatives" not in b and "rm3" not in b]
+    check_half(nfcorpus, differing, prose)
+    others = ("hard negatives", "rm3", "half")
+    known = [(a, b) for a, b, _ in differing if not any(other in b for other in others)]
     pretrained = ("COCO, ERM", "query-as-context, ERM")
     assert sorted(known) == [*(("ERM", row) for row in pretrained), ("MiniLM", "MRL")]
     assert differing["MiniLM", "MRL", "alone"]["verdict"] == "worse"
@@ -33,6 +35,25 @@ def check_nfcorpus(nfcorpus, prose: str) -> None:
         pair = f"{mean(row, 'alone')} against {mean('ERM', 'alone')}"
         assert gain["verdict"] == "better"
         assert f"fine-tuning alone ({pair}, p = {gain['t_p_holm']:.3f}" in prose
+
+
+def check_half(nfcorpus, differing, prose: str) -> None:
+    """Check what the page says of fine-tuned weights that are merged with the base."""
+    half = "ERM, a half merged"
+    assert sorted(key for key in differing if half in key) == [
+        ("ERM", half, "alone"),
+        ("MiniLM", half, "fused"),
+    ]
+    against_erm, against_none = differing["ERM", half, "alone"], differing["MiniLM", half, "fused"]
+    assert against_erm["verdict"] == against_none["verdict"] == "better"
+    assert against_erm["t_p_holm"] < 0.001
+    rows = nfcorpus["rows"]
+    alone, erm = (f"{rows[row]['alone']['mean']:.3f}" for row in (half, "ERM"))
+    fused, base = (f"{rows[row]['fused']['mean']:.3f}" for row in (half, "MiniLM"))
+    assert f"NFCorpus: {alone} alone, significantly better than ERM's {erm} (p < 0.001)" in prose
+    words = f"and {fused} fused, significantly better than the untrained fusion's {base}"
+    assert f"{words} (p = {against_none['t_p_holm']:.3f})" in prose
+    assert rows[half]["seeds"] == [13]  # "one seed"
 
 
 def check_published(results) -> None:
