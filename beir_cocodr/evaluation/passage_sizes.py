@@ -211,8 +211,8 @@ def compare_passages(
     for label, spec in specs.items():
         if spec.is_black_box:
             raise InputError(
-                f"{label} cannot search passages of other sizes, which are in no index of its own; "
-                "name a model that indexes them here"
+                f"{label} cannot search passages of other sizes, as it has an index of its own; "
+                "name a model that is searched here"
             )
     collection = load_whole(dataset, options.split)
     with ExitStack() as stack:

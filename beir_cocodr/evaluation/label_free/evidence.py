@@ -404,13 +404,13 @@ class Gatherer:
 
         Args:
             queries: Id to text; may be empty.
-            proposed: Ids of those that were proposed, of which nobody asked any. The ones that this
+            proposed: Ids of queries that were proposed, and that nobody asked. Those that this
                 gatherer proposed are known by their texts.
         """
-        made = {text for one in self._whole.values() for text in one.texts}
-        asked = asked_by_people(queries, proposed, made)
+        own_texts = {text for kind in self._whole.values() for text in kind.texts}
+        asked = asked_by_people(queries, proposed, own_texts)
         real = bool(asked)
-        places = [place for place, id in enumerate(queries) if id in asked]
+        asked_rows = [row for row, id in enumerate(queries) if id in asked]
         if not real:
             asked = self.generated.queries
         texts = list(asked.values())
@@ -419,10 +419,12 @@ class Gatherer:
         retrieval: dict[str, Json] = {}
         with steps({name: None for name in self._rankers if name not in self._pseudo}):
             for name, ranker in self._rankers.items():
-                found = self._search(name, ranker, queries)
-                all_rankings[name] = found
+                ranking = self._search(name, ranker, queries)
+                all_rankings[name] = ranking
                 if real:
-                    rankings[name] = Ranking(list(asked), found.scores[places], found.rows[places])
+                    rankings[name] = Ranking(
+                        list(asked), ranking.scores[asked_rows], ranking.rows[asked_rows]
+                    )
                 else:
                     over_corpus = self._pseudo[name].over_corpus
                     rankings[name] = over_corpus.get(GENERATED, no_results(asked))

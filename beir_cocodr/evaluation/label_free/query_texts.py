@@ -27,7 +27,7 @@ _CHARACTERS = 2_000
 def asked_by_people(
     queries: Mapping[str, str],
     proposed: Set[str],
-    made: Set[str],
+    proposed_texts: Set[str],
 ) -> dict[str, str]:
     """Return the queries that people asked; none if they are fewer than ten.
 
@@ -36,11 +36,11 @@ def asked_by_people(
     Args:
         queries: Id to text.
         proposed: Ids of queries that were drawn from proposed ones.
-        made: Texts that were proposed. A query that was typed with such a text was clicked.
+        proposed_texts: Texts that were proposed. A typed query with such a text was clicked.
     """
     asked = {}
     for id, text in queries.items():
-        is_clicked = id.startswith(TYPED_PREFIX) and text in made
+        is_clicked = id.startswith(TYPED_PREFIX) and text in proposed_texts
         if id not in proposed and not is_clicked:
             asked[id] = text
     if len(asked) >= FEWEST_QUERIES:

@@ -115,7 +115,7 @@ def has_spans(folder: Path) -> bool:
 
 
 def check_merging(folder: Path, merge_on: str | None) -> None:
-    """Check before a training that merging can be chosen, if crops are what it is chosen on.
+    """Check, before anything is trained, that crops may choose how weights are merged.
 
     Raises:
         InputError: The queries are spans of documents themselves.
@@ -204,7 +204,7 @@ def write_without_texts(collection: Collection, file: Path) -> None:
 def cut_crops(
     collection: Collection, count: int, seed: int, folder: Path
 ) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-    """Cut runs of words out of random documents, which are then queries that ask for these.
+    """Cut runs of words out of random documents; each becomes a query that asks for its document.
 
     Args:
         collection: The corpus, and the queries that are trained on, which are not cut again.
