@@ -20,7 +20,13 @@ from beir_cocodr.http_requests import HttpRequest, ServerError
 from beir_cocodr.io import cache_folder, filling_cache, json_sha256, write_text
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
-from beir_cocodr.retrieval.http_settings import HttpSettings, has_lists, steps_of, values_at
+from beir_cocodr.retrieval.http_settings import (
+    HttpSettings,
+    count_without,
+    has_lists,
+    steps_of,
+    values_at,
+)
 from beir_cocodr.retrieval.ranking import Ranking
 
 if TYPE_CHECKING:
@@ -44,12 +50,14 @@ class Answer:
         scores: Their scores; ranks count where the engine has none.
         repeated: Results with the id of an earlier one, such as further passages of a document.
         is_readable: False if the answer lacks the list that the path of the ids names.
+        without_id: Results that lack the id itself.
     """
 
     ids: list[str]
     scores: list[float]
     repeated: int = 0
     is_readable: bool = True
+    without_id: int = 0
 
 
 class HttpSearch:
@@ -112,6 +120,7 @@ class HttpSearch:
         """
         answers = self._answers(list(queries.values()), top_k)
         self._repeated(answers)
+        self._without_id(answers)
         return {
             query: dict(zip(answer.ids, answer.scores, strict=True))
             for query, answer in zip(queries, answers, strict=True)
@@ -195,6 +204,12 @@ class HttpSearch:
                 f"{self.name}: {self.settings.ids} contains {request.hide(repr(ids[0]))}, which is "
                 "not an id; correct the path of the ids"
             )
+        without_id = count_without(content, steps)
+        if without_id and not ids:
+            raise ServerError(
+                f"{self.name}: none of {without_id} results of an answer has {self.settings.ids}; "
+                "correct the path of the ids"
+            )
         scores: list[float] = [-float(rank) for rank in range(len(ids))]
         if self.settings.scores:
             scores = self._scores(content, len(ids), request)
@@ -205,6 +220,7 @@ class HttpSearch:
             ids=list(best),
             scores=list(best.values()),
             repeated=len(ids) - len(best),
+            without_id=without_id,
             is_readable=has_lists(content, steps),
         )
 
@@ -274,6 +290,7 @@ class HttpSearch:
             "queries_without_results": sum(not answer.ids for answer in answers),
             "documents_not_in_the_corpus": len(strangers),
             "repeated_documents": self._repeated(answers),
+            "results_without_id": self._without_id(answers),
         }
 
     def _repeated(self, answers: Sequence[Answer]) -> int:
@@ -287,6 +304,18 @@ class HttpSearch:
                 repeated,
             )
         return repeated
+
+    def _without_id(self, answers: Sequence[Answer]) -> int:
+        """Return how many results of all answers had no id, and say so."""
+        without_id = sum(answer.without_id for answer in answers)
+        if without_id:
+            log.warning(
+                "%s returned %d results without %s; they are left out",
+                self.name,
+                without_id,
+                self.settings.ids,
+            )
+        return without_id
 
     def describe(self) -> Json:
         """Return the settings, and what the last answers lacked."""

@@ -247,6 +247,15 @@ def has_lists(answer: object, steps: list[str]) -> bool:
     return any(isinstance(value, list) or before == steps for value in values_at(answer, before))
 
 
+def count_without(answer: object, steps: list[str]) -> int:
+    """Return how many elements of the first list of a path lack what follows in the path."""
+    if _EACH not in steps:
+        return 0
+    first = steps.index(_EACH)
+    elements = values_at(answer, steps[: first + 1])
+    return sum(not any(True for _ in values_at(one, steps[first + 1 :])) for one in elements)
+
+
 @dataclass(frozen=True)
 class HttpPreset:
     """The settings for a kind of search engine: a row of :data:`PRESETS`.

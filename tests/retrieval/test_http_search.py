@@ -233,6 +233,22 @@ def test_what_the_corpus_lacks_is_counted_and_left_out(collection, tmp_path, cap
     assert described["queries_without_results"] == 0
 
 
+def test_results_without_an_id_are_counted(collection, tmp_path, caplog):
+    known = collection.documents.ids([3, 5])
+    answer = [{"id": known[0]}, {"group": 1}, {"id": known[1]}]
+    with serving(lambda asked: answer) as server:
+        search = HttpSearch(at_once(tmp_path, server), collection.documents)
+        ranking = search.search({"a": "wing", "b": "drag"}, 10)
+    assert [id for id, _ in ranking.results(collection.documents)["b"]] == known
+    assert "returned 2 results without [].id" in caplog.text
+    assert search.describe()["results_without_id"] == 2
+    # One query without results does not make an answer without ids readable.
+    with serving(lambda asked: [] if "wing" in asked.path else [{"docid": known[0]}]) as server:
+        search = HttpSearch(at_once(tmp_path, server), collection.documents)
+        with pytest.raises(InputError, match="correct the path of the ids"):
+            search.search({"a": "wing", "b": "drag"}, 10)
+
+
 def test_an_engine_may_have_no_results_for_a_query(collection, tmp_path):
     with serving(lambda asked: [] if "nothing" in asked.path else [{"id": "d1"}]) as server:
         search = HttpSearch(at_once(tmp_path, server), collection.documents)
