@@ -74,7 +74,7 @@ ENDINGS = {
         "The comparison on {dataset} is complete",
         (_REPORT, "adapt --dataset {dataset} --help"),
     ),
-    "gate": Ending("{new} may replace {old}", ("compare --dataset {dataset} {old} {new}",)),
+    "gate": Ending("NEW may replace OLD", (_REPORT, "gate --help")),
     "adapt": Ending("{model} was adapted to {dataset} and compared", (_REPORT,)),
     "fuse": Ending(
         "{model} was fused with BM25 over {dataset}", (f"{_SEARCH} --model {{output}}",)

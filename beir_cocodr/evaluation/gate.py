@@ -29,6 +29,7 @@ from beir_cocodr.evaluation.gate_rule import (
     MEASURED_RATES,
     NOT_WORSE,
     REAL,
+    RULE,
     SPANS,
     WORSE,
     GateEvidence,
@@ -45,7 +46,7 @@ from beir_cocodr.evaluation.gate_sides import (
     with_settings,
 )
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
-from beir_cocodr.evaluation.label_free.contamination import find_contamination
+from beir_cocodr.evaluation.label_free.contamination import Contamination, find_contamination
 from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
     IsKnown,
@@ -143,6 +144,8 @@ class GateRecord(Record):
         missing: documents of the collection that a side does not hold; None if that is unknown.
         unknown: share of a side's results that the collection does not have.
         labels: True if labels or judgements count.
+        left_out: queries of the collection that are not asked, because OLD is a run without them.
+        unanswered: queries of the collection for which a side has no result; they count as such.
         rates: how often the rule was right where labels told.
         versions: versions of the packages that a number may depend on.
     """
@@ -163,8 +166,22 @@ class GateRecord(Record):
     missing: dict[str, int | None]
     unknown: dict[str, float]
     labels: bool
+    left_out: int = 0
+    unanswered: dict[str, int] = field(default_factory=dict)
     rates: GateRates = MEASURED_RATES
     versions: dict[str, str] = field(default_factory=versions)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Return the names of OLD and NEW; with their roles where they would be the same."""
+        if self.old == self.new:
+            return f"OLD ({self.old})", f"NEW ({self.new})"
+        return self.old, self.new
+
+    @property
+    def is_decided_by_lost_documents(self) -> bool:
+        """Return true if the estimated difference alone would not have decided for "worse"."""
+        return self.loses_documents and self.probability_worse < RULE.alarm
 
     @property
     def paragraph(self) -> str:
@@ -203,8 +220,8 @@ def gate(
 
     Raises:
         InputError: If the collection or a side must be corrected, two sides have no query in
-            common, a side returns mostly documents that the collection lacks, or ``output`` holds
-            the results of another run.
+            common, OLD returns nothing, a side returns mostly documents that the collection lacks,
+            or ``output`` holds the results of another run.
 
     Example:
         >>> from beir_cocodr import GateOptions, gate
@@ -311,7 +328,9 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     documents = collection.documents
     drop = identical_ids(collection.name, options.identical_ids) == "drop"
     queries = _own_queries(sides, collection, options)
-    known = _known_queries(sides, documents, options)
+    encoders = {"old": sides.old.encoder, "new": sides.new.encoder}
+    contamination = find_contamination(encoders, documents.content_hash, collection.name)
+    known = _known_queries(sides, documents, options, contamination.has)
     if not queries.texts and not known:
         raise InputError(
             "there is no query to ask OLD and NEW: the collection has none, and a run cannot "
@@ -323,17 +342,26 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         of_old, of_new = sides.search(pseudo.queries, documents, drop)
         ranked.append((of_old, of_new))
         scores = None
+        remark = ""
         if sides.are_comparable:
             scores = (pseudo.score(of_old), pseudo.score(of_new))
-        evidence.append(GateEvidence.of(kind, rank_distance(of_old, of_new), scores))
+            remark = _rehearsed(kind, *scores, contamination)
+        if remark:
+            scores = None
+        distances = rank_distance(of_old, of_new)
+        evidence.append(GateEvidence.of(kind, distances, scores, remark=remark))
+    unanswered = {}
     if queries.texts:
         of_old, of_new = sides.search(queries.texts, documents, drop)
         ranked.append((of_old, of_new))
+        unanswered = {"old": _unanswered(of_old), "new": _unanswered(of_new)}
         distances = rank_distance(of_old, of_new)
         figures = queries.figures(distances, of_old, of_new, documents)
         evidence.append(figures)
+    lists_of_old = [of_old for of_old, _ in ranked]
+    _check_results(lists_of_old, sides.old)
     unknown = {
-        "old": _unknown_share([of_old for of_old, _ in ranked]),
+        "old": _unknown_share(lists_of_old),
         "new": _unknown_share([of_new for _, of_new in ranked]),
     }
     _check_known(unknown, sides, collection.name)
@@ -356,6 +384,28 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         missing={"old": sides.old.missing, "new": sides.new.missing},
         unknown=unknown,
         labels=queries.are_judged,
+        left_out=queries.left_out,
+        unanswered=unanswered,
+    )
+
+
+def _unanswered(rows: Ints) -> int:
+    """Return for how many queries there is no result, of (Q, 10) rows."""
+    return int((rows == -1).all(axis=1).sum())
+
+
+def _check_results(lists: Sequence[Ints], old: Side) -> None:
+    """Check that OLD returned something.
+
+    Raises:
+        InputError: It returned no document, and nothing can be lost against it.
+    """
+    if any((rows != -1).any() for rows in lists):
+        return
+    queries = sum(len(rows) for rows in lists)
+    raise InputError(
+        f"OLD ({old.label}) returned no document for any of {queries:,} queries, so NEW cannot be "
+        "worse: check that its index holds documents, and where an engine's answers have their ids"
     )
 
 
@@ -383,13 +433,18 @@ def _check_known(unknown: Mapping[str, float], sides: _Sides, dataset: str) -> N
 
 
 def _known_queries(
-    sides: _Sides, documents: Documents, options: GateOptions
+    sides: _Sides, documents: Documents, options: GateOptions, is_known: IsKnown
 ) -> dict[str, PseudoQueries]:
-    """Return queries whose document is known, by their kind; a run cannot be asked any."""
+    """Return queries whose document is known, by their kind; a run cannot be asked any.
+
+    Args:
+        sides: both sides.
+        documents: the corpus.
+        options: the number of queries and their seed.
+        is_known: tells of a text whether a side was trained on it as a query.
+    """
     if not (sides.old.answers_any and sides.new.answers_any):
         return {}
-    encoders = {"old": sides.old.encoder, "new": sides.new.encoder}
-    is_known = find_contamination(encoders, documents.content_hash).has
     drawn: dict[str, PseudoQueries] = {}
     for kind, draw in ((SPANS, _draw_spans), (GENERATED, lexical_queries)):
         folder = Path(mkdtemp(dir=sides.folder))
@@ -397,6 +452,33 @@ def _known_queries(
         if pseudo.texts:
             drawn[kind] = pseudo
     return drawn
+
+
+def _rehearsed(
+    kind: str,
+    old_scores: Doubles,
+    new_scores: Doubles,
+    contamination: Contamination,
+) -> str:
+    """Return why a lead on queries of a kind is no evidence: one side alone was trained for them.
+
+    To be behind in spite of such training is evidence.
+
+    Args:
+        kind: spans or generated queries.
+        old_scores: (Q,) scores of OLD.
+        new_scores: (Q,) scores of NEW.
+        contamination: what "old" and "new" were trained on.
+    """
+    practised = contamination.practised_generated
+    if kind == SPANS:
+        practised = contamination.practised_spans
+    lead = float((new_scores - old_scores).mean())
+    leader, other = ("NEW", "OLD") if lead > 0 else ("OLD", "NEW")
+    for practice, models in practised.items():
+        if lead and leader.lower() in models and other.lower() not in models:
+            return f"{leader} was {practice}, and {other} was not"
+    return ""
 
 
 def _draw_spans(
@@ -419,11 +501,13 @@ class _OwnQueries:
         texts: query id to text.
         qrels: query id to document id to grade; empty without labels.
         judged: the judgements of a file, None without.
+        left_out: queries that OLD, a run, does not have.
     """
 
     texts: dict[str, str]
     qrels: Mapping[str, Mapping[str, int]]
     judged: Judgements | None
+    left_out: int
 
     @property
     def are_judged(self) -> bool:
@@ -473,81 +557,106 @@ def _results(rows: Ints, queries: Iterable[str], documents: Documents) -> Result
 
 
 def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) -> _OwnQueries:
-    """Return the judged queries, or those of the collection, that both sides can be asked."""
-    answered = _answered(sides)
+    """Return the judged queries, or those of the collection, that both sides are asked."""
     if options.judgements is not None:
         judgements = load_judgements(Path(options.judgements))
         judged = judgements.of(collection.queries, collection.documents)
-        kept = {
-            id: query for id, query in judged.queries.items() if answered is None or id in answered
-        }
-        if not kept:
+        ids = _asked(sides, judged.queries)
+        if not ids:
             raise InputError(
-                f"{options.judgements}: no judged query is answered by both runs; judge queries "
-                "of the runs"
+                f"{options.judgements}: no judged query is in the runs; judge queries of the runs"
             )
+        kept = {id: judged.queries[id] for id in ids}
         texts = {id: query.text or collection.queries[id] for id, query in kept.items()}
-        return _OwnQueries(texts, {}, replace(judged, queries=kept))
+        left_out = len(judged.queries) - len(kept)
+        return _OwnQueries(texts, {}, replace(judged, queries=kept), left_out)
     use_labels = bool(collection.qrels) and options.labels is not False
-    ids = list(collection.qrels if use_labels else collection.queries)
-    if answered is not None:
-        ids = [id for id in ids if id in answered]
+    own = collection.qrels if use_labels else collection.queries
+    ids = _asked(sides, own)
+    left_out = len(own) - len(ids)
     if not use_labels and len(ids) > _MOST_QUERIES:
         ids = spaced(ids, _MOST_QUERIES)
     texts = {id: collection.queries[id] for id in ids}
     qrels = {}
     if use_labels:
         qrels = {id: collection.qrels[id] for id in ids}
-    return _OwnQueries(texts, qrels, None)
+    return _OwnQueries(texts, qrels, None, left_out)
 
 
-def _answered(sides: _Sides) -> set[str] | None:
-    """Return the queries that both runs answer; None if neither side is a run."""
-    answered = None
-    for side in (sides.old, sides.new):
-        if isinstance(side, RunSide):
-            queries = set(side.results)
-            answered = queries if answered is None else answered & queries
-    return answered
+def _asked(sides: _Sides, queries: Iterable[str]) -> list[str]:
+    """Return those of some queries that both sides are asked: where OLD is a run, those in it.
+
+    A query that a run of NEW lacks is asked, and counts as one without results. But if it lacks all
+    of them, it is a run of other queries, and nothing can be asked.
+    """
+    asked = list(queries)
+    if isinstance(sides.old, RunSide):
+        asked = [query for query in asked if query in sides.old.results]
+    if isinstance(sides.new, RunSide) and sides.new.results.keys().isdisjoint(asked):
+        return []
+    return asked
 
 
 def _sentences(record: GateRecord) -> Iterator[str]:
     """Yield the sentences of the paragraph."""
-    low, high = record.interval
-    decisions = {
-        WORSE: f"{record.new} is worse than {record.old} by more than {record.margin:g}",
-        NOT_WORSE: f"{record.new} is not worse than {record.old} by more than {record.margin:g}",
-        CANNOT_TELL: (
-            f"The evidence does not show whether {record.new} is worse than {record.old} by more "
-            f"than {record.margin:g}"
-        ),
-    }
-    yield (
-        f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: the estimated difference "
-        f"is {record.estimate:+.3f} (90% interval {low:+.3f} to {high:+.3f}), and the probability "
-        f"of a loss beyond the margin is {record.probability_worse:.0%}."
-    )
-    if record.loses_documents:
-        yield (
-            "It no longer finds documents that it should find: on queries with a known document it "
-            "loses significantly, and more than twice the margin."
-        )
+    old, new = record.names
+    yield from _decision_sentences(record)
     for figures in record.evidence:
         yield _evidence_sentence(figures)
-    for role, label in (("old", record.old), ("new", record.new)):
+    if record.left_out:
+        yield (
+            f"{record.left_out:,} queries of the collection are left out, because {old} does not "
+            "answer them."
+        )
+    for role, name in (("old", old), ("new", new)):
+        unanswered = record.unanswered.get(role)
+        if unanswered:
+            yield f"{name} has no result for {unanswered:,} of the collection's queries."
         missing = record.missing[role]
         if missing:
-            yield f"{label} lacks {missing:,} of the {record.documents:,} documents."
+            yield f"{name} lacks {missing:,} of the {record.documents:,} documents."
         if record.unknown[role]:
             yield (
-                f"{record.unknown[role]:.1%} of the results of {label} are documents that the "
+                f"{record.unknown[role]:.1%} of the results of {name} are documents that the "
                 "collection does not have."
             )
     yield _rates_sentence(record)
 
 
+def _decision_sentences(record: GateRecord) -> Iterator[str]:
+    """Yield what was decided, and by what."""
+    low, high = record.interval
+    old, new = record.names
+    estimated = (
+        f"the estimated difference is {record.estimate:+.3f} (90% interval {low:+.3f} to "
+        f"{high:+.3f}), and the probability of a loss beyond the margin is "
+        f"{record.probability_worse:.0%}"
+    )
+    lost = (
+        "it no longer finds documents that it should find: on queries with a known document it "
+        "loses significantly, and more than twice the margin"
+    )
+    if record.is_decided_by_lost_documents:
+        yield f"{new} is worse than {old} on {record.dataset}, because {lost}."
+        yield (f"nDCG@10 alone would not show a loss of more than {record.margin:g}: {estimated}.")
+        return
+    decisions = {
+        WORSE: f"{new} is worse than {old} by more than {record.margin:g}",
+        NOT_WORSE: f"{new} is not worse than {old} by more than {record.margin:g}",
+        CANNOT_TELL: (
+            f"The evidence does not show whether {new} is worse than {old} by more than "
+            f"{record.margin:g}"
+        ),
+    }
+    yield f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: {estimated}."
+    if record.loses_documents:
+        yield f"{lost[0].upper()}{lost[1:]}."
+
+
 def _evidence_sentence(figures: GateEvidence) -> str:
     lists = f"the lists differ by {figures.distance:.1%}"
+    if figures.remark:
+        lists += f"; nDCG@10 does not count, as {figures.remark}"
     if figures.difference is None:
         return f"On {figures.queries:,} {figures.kind} {lists}."
     return (

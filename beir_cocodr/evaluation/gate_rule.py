@@ -69,6 +69,7 @@ class GateEvidence:
         worse: queries on which NEW is worse.
         distance: the mean share of DCG's discounts that both lists spend on different documents; 0
             for the same lists, 1 for lists without a common document.
+        remark: why the scores of queries with a known document do not count; "" where they do.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class GateEvidence:
     standard_error: float | None = None
     better: int = 0
     worse: int = 0
+    remark: str = ""
 
     @property
     def is_scored(self) -> bool:
@@ -93,6 +95,7 @@ class GateEvidence:
         distances: Doubles,
         scores: tuple[Doubles, Doubles] | None = None,
         weights: Doubles | None = None,
+        remark: str = "",
     ) -> GateEvidence:
         """Return the figures of (Q,) distances and, where answers are known, of paired scores.
 
@@ -101,10 +104,11 @@ class GateEvidence:
             distances: (Q,) distances of both lists.
             scores: (Q,) scores of OLD, and of NEW.
             weights: (Q,) weights of the queries; None weighs them equally.
+            remark: why scores are left out.
         """
         distance = float(distances.mean())
         if scores is None:
-            return cls(kind, len(distances), distance)
+            return cls(kind, len(distances), distance, remark=remark)
         old, new = scores
         differences = new - old
         mean = float(np.average(differences, weights=weights))

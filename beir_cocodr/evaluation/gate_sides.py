@@ -293,11 +293,18 @@ def open_side(
         return RunSide(spec.name, spec, resources.documents)
     if spec.loaded is not None:
         _check_no_settings(role, "a loaded model keeps its own settings", settings)
+    if spec.kind == BM25:
+        of_encoder = replace(settings, title_separator=None)  # the separator is BM25's, too
+        _check_no_settings(role, "BM25 has no encoder", of_encoder)
     ranker = resources.ranker(spec)
     resources.check_stores_used()
-    if spec.kind in (HTTP, RETRIEVER):
-        engine = cast("HttpSearch | RetrieverRanker", ranker)
-        return EngineSide(spec.name, engine, resources.documents)
+    if spec.kind == HTTP:
+        http = cast("HttpSearch", ranker)
+        if not http.settings.encoder:
+            _check_no_settings(role, "the engine reads texts itself", settings)
+        return EngineSide(spec.name, http, resources.documents, http.settings.encoder)
+    if spec.kind == RETRIEVER:
+        return EngineSide(spec.name, cast("RetrieverRanker", ranker), resources.documents)
     return RankerSide(spec.name, spec.encoder, ranker, _matches_words(spec, ranker))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,15 @@ import torch
 from conftest import COMMON, TOPICS, completed
 
 from beir_cocodr.cli.__main__ import main
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
+from beir_cocodr.evaluation.gate import GateOptions, GateRecord, _rehearsed, gate
+from beir_cocodr.evaluation.gate_rule import GENERATED, SPANS
+from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.models.cocodr import COCODR
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.report.html.gate_section import gate_headline
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -232,6 +238,72 @@ def test_two_unlike_runs_without_labels_end_with_3(collection, tmp_path):
     assert status(both[0], both[0], collection, "--no-labels") == 0
 
 
+def write_run(file: Path, collection: Path, queries: Callable[[int], bool]) -> Path:
+    """Write BM25's run of some queries, by their numbers."""
+    loaded = load_collection(collection)
+    chosen = {id: text for row, (id, text) in enumerate(loaded.queries.items()) if queries(row)}
+    with Resources.temporary(loaded.documents, SearchOptions()) as resources:
+        ranking = resources.ranker("bm25").search(chosen, 10)
+    lines = []
+    for query, hits in ranking.hits(loaded.documents.ids):
+        for rank, (document, score) in enumerate(hits, start=1):
+            lines.append(f"{query} Q0 {document} {rank} {score} bm25\n")
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.mark.parametrize("labels", ["--labels", "--no-labels"])
+def test_queries_that_a_new_run_lost_count(labels, collection, tmp_path):
+    whole = write_run(tmp_path / "whole.run", collection, lambda row: True)
+    half = write_run(tmp_path / "half.run", collection, lambda row: row % 2 == 0)
+    lost = len(load_collection(collection).queries) // 2
+    options = ["--dataset", str(collection), labels]
+    done = completed(main, ["gate", str(whole), str(half), *options])
+    assert done.returncode != 0
+    assert f"half.run has no result for {lost} of the collection's queries" in done.stdout
+    # What OLD never answered cannot be lost, and is said to be left out.
+    done = completed(main, ["gate", str(half), str(whole), *options])
+    assert done.returncode == 0
+    assert f"{lost} queries of the collection are left out, because" in done.stdout
+    other = tmp_path / "other.run"
+    other.write_text("some-other-query Q0 d 1 1.0 tag\n")
+    assert status(whole, other, collection, labels) == 2
+
+
+def test_a_lead_on_what_one_side_was_trained_on_does_not_count():
+    contamination = Contamination(spans=frozenset({"new"}), generated=frozenset({"old", "new"}))
+    low, high = np.zeros(20), np.ones(20)
+    assert "NEW was trained" in _rehearsed(SPANS, low, high, contamination)
+    assert not _rehearsed(SPANS, high, low, contamination)  # behind in spite of it
+    assert not _rehearsed(GENERATED, low, high, contamination)  # both were
+    only_old = Contamination(generated=frozenset({"old"}))
+    assert "OLD was trained" in _rehearsed(GENERATED, high, low, only_old)
+
+
+def test_equal_names_are_told_apart(collection):
+    done = completed(main, ["gate", "bm25", "bm25", "--dataset", str(collection)])
+    assert done.returncode == 0
+    assert done.stdout.startswith("NEW (bm25) is not worse than OLD (bm25)")
+    assert "compare" not in done.stderr
+
+
+def test_lost_documents_are_named_where_they_decide(collection):
+    record = gate("bm25", "bm25", str(collection), options=GateOptions(samples=20))
+    lost = {"decision": "worse", "loses_documents": True}
+    by_them = replace(record, **lost, probability_worse=0.36)
+    assert by_them.is_decided_by_lost_documents
+    first, second, *_ = by_them.paragraph.split(". ")
+    assert first.endswith("loses significantly, and more than twice the margin")
+    assert "by more than 0.01" not in first
+    assert second.startswith("nDCG@10 alone would not show a loss of more than 0.01")
+    by_both = replace(record, **lost, probability_worse=0.9)
+    assert not by_both.is_decided_by_lost_documents
+    assert "by more than 0.01 in nDCG@10" in by_both.paragraph
+    assert "no longer finds documents" in by_both.paragraph
+    sentences = [gate_headline(one).sentence for one in (by_them, by_both)]
+    assert ["no longer finds" in sentence for sentence in sentences] == [True, False]
+
+
 def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
     words = ["gate", str(whole), str(whole), "--dataset", str(collection)]
     with pytest.raises(SystemExit) as ended:
@@ -280,6 +352,7 @@ def test_an_index_in_a_store(collection, whole, tmp_path):
         (["bm25", "bm25", "--margin", "2"], "margin"),
         (["bm25", "bm25", "--labels", "--judgements", "x"], "not both"),
         (["bm25", "no-such-model"], "no-such-model"),
+        (["bm25", "bm25", "--set-new", "query_prompt=x"], "BM25 has no encoder"),
     ],
 )
 def test_bad_input_ends_with_2(collection, capsys, arguments, expected):

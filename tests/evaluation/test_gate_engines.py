@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,6 +24,7 @@ from tests.http_servers import Asked, serving
 DOCUMENTS = 120
 # Enough queries of each kind for every fault below to be noticed.
 OPTIONS = GateOptions(samples=60)
+PREFIX = EncoderOptions(query_prompt="query: ")
 NOT_WORSE, WORSE, BAD_INPUT = 0, 1, 2
 
 
@@ -193,12 +195,23 @@ def test_an_engine_that_cannot_be_judged_ends_with_2(collection, documents):
         with pytest.raises(InputError, match=r"100% of the results of NEW \(http.*its own numbers"):
             gate("bm25", url, str(collection), options=OPTIONS)
 
+    # Neither an empty index nor ids that are elsewhere pass for an engine that lost nothing.
+    with serving(lambda asked: []) as server:
+        url = f"{server.url}/search?q={{query}}"
+        with pytest.raises(InputError, match=r"OLD \(http.*returned no document for any of"):
+            gate(url, url, str(collection), options=OPTIONS)
+    with serving(lambda asked: [{"docid": "d1"}]) as server:
+        url = f"{server.url}/search?q={{query}}"
+        with pytest.raises(InputError, match=r"none of 1 results of an answer has \[\]\.id"):
+            gate("bm25", url, str(collection), options=OPTIONS)
+        with pytest.raises(InputError, match=r"NEW.*the engine reads texts itself"):
+            gate("bm25", url, str(collection), options=replace(OPTIONS, new=PREFIX))
+
     class Silent:
         def search(self, queries, top_k):
             return None
 
     with pytest.raises(InputError, match=r"Silent\.search returned None"):
         gate("bm25", Silent(), str(collection), options=OPTIONS)
-    prefix = GateOptions(new=EncoderOptions(query_prompt="query: "))
     with pytest.raises(InputError, match=r"NEW cannot be loaded with query_prompt"):
-        gate("bm25", Engine(documents), str(collection), options=prefix)
+        gate("bm25", Engine(documents), str(collection), options=replace(OPTIONS, new=PREFIX))

@@ -41,6 +41,19 @@ class Contamination:
     terms: frozenset[str] = frozenset()
     hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
+    @property
+    def practised_spans(self) -> dict[str, frozenset[str]]:
+        """Return what favours models on spans of documents, each with these models."""
+        return {
+            "fitted on the documents with their crops": self.terms,
+            "trained to find documents of this corpus by spans": self.spans,
+        }
+
+    @property
+    def practised_generated(self) -> dict[str, frozenset[str]]:
+        """Return what favours models on generated queries, with these models."""
+        return {"trained on queries generated from this corpus": self.generated}
+
     def has(self, text: str) -> bool:
         """Return true if some model was trained on a query, up to case and white space."""
         value = hash(_normalized(text))

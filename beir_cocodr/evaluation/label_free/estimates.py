@@ -136,16 +136,11 @@ def written_questions(name: str) -> DerivedQueries:
 
 
 def _practised_spans(evidence: Evidence) -> dict[str, Collection[str]]:
-    return {
-        "fitted on the documents with their crops": evidence.contamination.terms,
-        "trained to find documents of this corpus by spans": evidence.contamination.spans,
-    }
+    return dict(evidence.contamination.practised_spans)
 
 
 def _practised_generated(evidence: Evidence) -> dict[str, Collection[str]]:
-    return {
-        "trained on queries generated from this corpus": evidence.contamination.generated,
-    }
+    return dict(evidence.contamination.practised_generated)
 
 
 class QueryLikelihood(Estimator):

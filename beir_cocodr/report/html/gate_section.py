@@ -33,10 +33,15 @@ def gate_headline(record: GateRecord) -> Headline:
     """Return the decision, with what it says about the difference."""
     old, new = side_names(record)
     decision = _DECISIONS[record.decision].format(old=old, new=new)
-    sentence = (
-        f"{decision} by more than {record.margin:g} nDCG@10 on {collection_name(record.dataset)}: "
-        f"{signed(record.estimate)} is expected, 90% interval {span(record.interval)}."
-    )
+    collection = collection_name(record.dataset)
+    expected = f"{signed(record.estimate)} is expected, 90% interval {span(record.interval)}"
+    if record.is_decided_by_lost_documents:
+        sentence = (
+            f"{decision} on {collection}, because it no longer finds documents that it should "
+            f"find. nDCG@10 alone would not show it: {expected}."
+        )
+    else:
+        sentence = f"{decision} by more than {record.margin:g} nDCG@10 on {collection}: {expected}."
     facts = [
         ("Estimated nDCG@10", f"{signed(record.estimate)} (90% {span(record.interval)})"),
         ("Tolerated loss", f"{record.margin:g}"),
@@ -49,9 +54,17 @@ def gate_headline(record: GateRecord) -> Headline:
 def _notes(record: GateRecord) -> list[str]:
     notes = []
     old, new = side_names(record)
-    if record.loses_documents:
+    if record.loses_documents and not record.is_decided_by_lost_documents:
         notes.append(f"{new} no longer finds documents that it should find.")
+    for figures in record.evidence:
+        if figures.remark:
+            notes.append(f"nDCG@10 on {figures.kind} does not count: {figures.remark}.")
+    if record.left_out:
+        notes.append(f"{record.left_out:,} queries that {old} does not answer are left out.")
     for role, name in (("old", old), ("new", new)):
+        unanswered = record.unanswered.get(role)
+        if unanswered:
+            notes.append(f"{name} has no result for {unanswered:,} of the collection's queries.")
         missing = record.missing.get(role)
         if missing:
             notes.append(f"{name} lacks {missing:,} of the {record.documents:,} documents.")
