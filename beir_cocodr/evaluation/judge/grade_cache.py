@@ -38,7 +38,8 @@ class KeptGrade:
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the grade that a reply states."""
-        grade = None if reply.is_refused else parse_grade(reply.text)
+        has_ended = not (reply.is_refused or reply.is_cut_off)
+        grade = parse_grade(reply.text) if has_ended else None
         is_refused = grade is None and (reply.is_refused or is_refusal(reply.text))
         return cls(grade, reply.text[:_KEPT], reply.tokens, is_refused)
 

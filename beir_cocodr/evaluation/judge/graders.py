@@ -20,6 +20,10 @@ _HTTP = HttpOptions(timeout=180.0, retries=4, backoff=1.0, concurrency=8)
 # Room for what a reasoning model writes before its grade.
 _MOST_ANSWER_TOKENS = 1_024
 
+# Endings of an answer that is none: too long, or held back by the server.
+_CUT_OFF = "length"
+_FILTERED = "content_filter"
+
 # Characters of a token of English text, on average.
 _CHARACTERS_A_TOKEN = 4
 
@@ -32,11 +36,13 @@ class Reply:
         text: What it wrote.
         tokens: Tokens that it read and wrote.
         is_refused: True if the judge, or its server, declined to answer.
+        is_cut_off: True if the answer was longer than it may be, so that it states no grade yet.
     """
 
     text: str
     tokens: int
     is_refused: bool = False
+    is_cut_off: bool = False
 
 
 @runtime_checkable
@@ -95,13 +101,15 @@ class EndpointGrader:
             message = choice["message"]
             text = message.get("content")
             refusal = message.get("refusal")
-            is_filtered = choice.get("finish_reason") == "content_filter"
+            ending = choice.get("finish_reason")
         except (KeyError, IndexError, TypeError, AttributeError):
             raise ServerError(
                 f"{self.name} gave no message (choices and message in the answer); name a server "
                 "with OpenAI's /v1/chat/completions"
             ) from None
-        if refusal or is_filtered or not isinstance(text, str):
+        if ending == _CUT_OFF:
+            return Reply(str(text or ""), self._tokens(answer, prompt), is_cut_off=True)
+        if refusal or ending == _FILTERED or not isinstance(text, str):
             return Reply(
                 str(refusal or text or ""),
                 self._tokens(answer, prompt),

@@ -64,6 +64,12 @@ class Searched:
         """Return the queries that some model has results for."""
         return list(dict.fromkeys(query for run in self.results.values() for query in run))
 
+    def all_runs_have(self, query: str) -> bool:
+        """Return true if no model is a run without this query, which nothing can be searched in."""
+        return all(
+            query in self.results[label] for label, spec in self.specs.items() if spec.kind == RUN
+        )
+
 
 def complete_judgements(
     grades: Mapping[str, Mapping[str, int]],
@@ -87,7 +93,7 @@ def material_of_queries(
     labels: Judgements | None,
     most: int,
 ) -> Material:
-    """Return queries that were searched for: those with labels, and others, evenly spaced.
+    """Return queries that every run answers: those with labels, and others, evenly spaced.
 
     Args:
         searched: The results.
@@ -98,10 +104,12 @@ def material_of_queries(
     labelled: list[str] = []
     if labels is not None:
         texts |= {query: judgement.text for query, judgement in labels.queries.items()}
-        labelled = list(labels.queries)
+        labelled = [query for query in labels.queries if searched.all_runs_have(query)]
     chosen = spaced(labelled, most)
     known = set(labelled)
-    others = [query for query in searched.queries if query not in known]
+    others = [
+        query for query in searched.queries if query not in known and searched.all_runs_have(query)
+    ]
     chosen += spaced(others, most - len(chosen))
     queries = {query: texts[query] for query in chosen}
     return Material(searched.results, queries, searched.collection.documents, labels)
@@ -142,14 +150,10 @@ def _unlabelled(searched: Searched) -> dict[str, str]:
     collection = searched.collection
     if collection.source is None:
         return {}
-    runs = []
-    for label, spec in searched.specs.items():
-        if spec.kind == RUN:
-            runs.append(searched.results[label])
     queries = {}
     for _, query, text in collection.source.queries(ignore):
         is_unlabelled = query not in collection.qrels and bool(text.strip())
-        if is_unlabelled and all(query in run for run in runs):
+        if is_unlabelled and searched.all_runs_have(query):
             queries[query] = text
     return queries
 

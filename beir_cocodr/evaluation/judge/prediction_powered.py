@@ -176,7 +176,8 @@ class Labelled:
 def power_mean(labelled: Labelled) -> PoweredMean:
     """Estimate a mean difference from labels and a judge.
 
-    The estimate is mean(h) + λ (mean of j over all queries - mean of j over the labelled ones).
+    The estimate is mean(h) + λ (mean of j over all queries - mean of j over the labelled ones). If
+    it varies more than the labels alone, as with a judge that knows nothing, λ is 0.
 
     Args:
         labelled: The labelled queries, at least one, and all that the judge graded.
@@ -194,6 +195,10 @@ def power_mean(labelled: Labelled) -> PoweredMean:
     variance = max(labelled.variance(residuals, fitted=2), least)
     alone = labelled.mean(labelled.human)
     variance_alone = max(labelled.variance(labelled.human), least)
+    if variance >= variance_alone:
+        tuning = 0.0
+        difference = alone
+        variance = variance_alone
     interval = None
     sequence = None
     alone_interval = None

@@ -10,7 +10,7 @@ import re
 from beir_cocodr.data.text import TextFormat
 
 #: The version of prompt, scale and parser; grades of another version are not mixed with these.
-PROMPT_VERSION = "umbrela-1"
+PROMPT_VERSION = "umbrela-2"
 
 #: BibTeX key of the method.
 CITATION = "upadhyay2024umbrela"
@@ -54,12 +54,12 @@ Give no explanation. Answer with a single line of the form "Grade: N", where N i
 
 # The last grade that an answer states, perhaps in bold, or as a share of 3.
 _STATED = re.compile(
-    r"(?:grade|score|rating)\W{1,8}(?P<grade>[0-9]+)(?![0-9]|[.,][0-9])", re.IGNORECASE
+    r"(?:grade|score|rating)\W{1,8}(?<!\W-)(?P<grade>[0-9]+)(?![0-9]|[.,][0-9])", re.IGNORECASE
 )
-_ALONE = re.compile(r"\W*(?P<grade>[0-9]+)\W*")
+_ALONE = re.compile(r"(?:\W*[^\w-])?(?P<grade>[0-9]+)\W*")
 
-# What reasoning models write before they answer.
-_THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
+# What reasoning models write before they answer; a thought that was cut off is no answer.
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 _REFUSAL = re.compile(
     r"\b(i'?m sorry|i am sorry|i apologi[sz]e|i can(?:'|no)?t|i cannot|i'?m unable|as an ai)\b",

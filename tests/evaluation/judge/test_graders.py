@@ -11,6 +11,7 @@ from http_servers import Reply, serving
 from beir_cocodr.endpoints import KEY_VARIABLE
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.judge import graders
+from beir_cocodr.evaluation.judge.grade_cache import KeptGrade
 from beir_cocodr.evaluation.judge.graders import load_grader
 from beir_cocodr.evaluation.judge.prompt import grading_prompt, parse_grade
 from beir_cocodr.http_requests import ServerError
@@ -61,6 +62,15 @@ def test_a_refusal_of_the_server_is_a_reply_without_a_grade(answer):
         [reply] = replies_of(f"{server.url}#tiny", [HAMLET]).values()
     assert reply.is_refused
     assert reply.tokens > 0  # estimated, as the server does not say
+
+
+@pytest.mark.parametrize("text", ["It may be grade: 2, but", None])
+def test_an_answer_that_was_cut_off_states_no_grade_and_refuses_nothing(text):
+    answer = {"choices": [{"message": {"content": text}, "finish_reason": "length"}]}
+    with serving(lambda asked: answer) as server:
+        [reply] = replies_of(f"{server.url}#tiny", [HAMLET]).values()
+    kept = KeptGrade.of(reply)
+    assert (kept.grade, kept.is_refused, kept.answer) == (None, False, text or "")
 
 
 def test_an_answer_of_another_protocol_is_one_line():

@@ -57,6 +57,22 @@ def test_a_judge_of_no_opinion_leaves_the_labels_as_they_are(sample):
     assert joined.difference == joined.labels_alone == pytest.approx(human.mean())
 
 
+def test_a_judge_that_would_widen_the_interval_counts_for_nothing():
+    rng = np.random.default_rng(11)
+    counted = 0
+    for _ in range(200):
+        human = rng.normal(size=15)
+        judged = rng.normal(size=300)  # knows nothing of the labels
+        joined = power_mean(Labelled(human, judged[:15], judged))
+        (low, high), alone = joined.interval, joined.alone_interval
+        assert high - low <= alone[1] - alone[0] + 1e-12
+        assert joined.worth >= 15
+        if joined.tuning == 0:
+            assert joined.interval == alone
+            counted += 1
+    assert 50 < counted < 200
+
+
 def test_equal_weights_are_no_weights(sample):
     human, judged = sample
     plain = Labelled(human, judged[:30], judged)

@@ -22,6 +22,8 @@ from beir_cocodr.evaluation.judge.prompt import (
         ("Grade: 2/3", 2),
         ("Grade 0 would be wrong here, as it answers.\nGrade: 3", 3),
         ("<think>Perhaps Grade: 0? No.</think>Grade: 3", 3),
+        ("Grade-1", 1),
+        ("- 1", 1),
     ],
 )
 def test_the_last_grade_of_an_answer_counts(answer, grade):
@@ -38,6 +40,9 @@ def test_the_last_grade_of_an_answer_counts(answer, grade):
         "Grade: 2.5",
         "Grade: 1,5",
         "Grade: -",
+        "Grade: -1",
+        "-1",
+        "<think>Grade 3 would need an answer. It might be grade: 2 but let me",
         "17",
         "The query has 3 words.",
     ],
