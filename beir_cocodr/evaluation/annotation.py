@@ -1,6 +1,5 @@
 """The choice of query-document pairs whose labels would best separate two models."""
 
-import itertools
 import math
 from collections.abc import (
     Container,
@@ -124,7 +123,7 @@ def draw_candidates(
     continues the same sample.
 
     Args:
-        results: Results of all models for the same queries.
+        results: Results of all models. A query that a run of the two lacks is not drawn.
         a: The model whose ranks are written first.
         b: The model whose ranks are written second.
         judged: Queries that are judged already.
@@ -139,7 +138,7 @@ def draw_candidates(
         Madow, 1949 (systematic sampling of documents, in proportion to size and exact in its
         probabilities).
     """
-    queries = list(dict.fromkeys(itertools.chain.from_iterable(results.values())))
+    queries = [query for query in results[a] if query in results[b]]
     pools = {query: _pool(results.values(), query) for query in queries}
     sizes = {query: _size(pool) for query, pool in pools.items()}
     total = sum(sizes.values())

@@ -99,6 +99,14 @@ def many(count, seed, queries=60):
     }
 
 
+def test_queries_that_a_run_lacks_are_not_drawn():
+    results = many(3, 5)
+    half = {query: hits for query, hits in results["m1"].items() if int(query[1:]) % 2}
+    drawn = draw_candidates(results | {"m1": half}, "m0", "m1", count=100)
+    assert drawn
+    assert {pair.query_id for pair in drawn} <= half.keys()
+
+
 def test_what_is_drawn_has_the_probability_that_is_written():
     """Over 400 seeds, one query's pairs are included as often as stated, in the exact number."""
     results = many(4, 2, queries=1)

@@ -149,16 +149,24 @@ class Rule:
         return [model for model in (a, b) if not self.model.knows(kinds[model])]
 
     def distance(self, a: str, b: str) -> float:
-        """Return the mean rank distance of two models; 1 where they answer no query in common."""
+        """Return the mean rank distance of two models.
+
+        It is 1 where they answer no query in common, or where neither has any result.
+        """
         first, second = self.evidence.lists_of([a, b])
-        distances = rank_distance(first, second)
-        return float(distances.mean()) if len(distances) else 1.0
+        if not ((first >= 0).any() or (second >= 0).any()):
+            return 1.0
+        return float(rank_distance(first, second).mean())
 
     def rank_alike(self, a: str, b: str) -> bool:
-        """Return true if two models rank the same documents at the same ranks."""
+        """Return true if two models rank the same documents at the same ranks.
+
+        Lists without results are no such sign.
+        """
         first, second = self.evidence.lists_of([a, b])
         is_same = first[:, :DEPTH] == second[:, :DEPTH]
-        return len(first) >= FEWEST_QUERIES and bool(is_same.all())
+        has_results = (first[:, :DEPTH] >= 0).any(axis=1)
+        return int(has_results.sum()) >= FEWEST_QUERIES and bool(is_same.all())
 
     def objection(
         self,
@@ -554,9 +562,11 @@ def _with_judgements(
     interval = joined.interval
     gain = few_labels.pairs[pair.a][pair.b]
     if pair.rule == PRIOR:
-        interval = gain.interval or (-1.0, 1.0)
+        joined = joined.holding_zero()
+        interval = joined.interval
         if gain.interval is not None:
-            half = gain.interval[1] - gain.difference
+            interval = gain.interval
+            half = interval[1] - gain.difference
             joined = ExpectedDifference(gain.difference, half / NORMAL, half / NORMAL, 0.0)
     verdict, reason = _by_interval(joined.mean, interval, margin)
     return replace(

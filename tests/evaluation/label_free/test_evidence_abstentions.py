@@ -10,10 +10,15 @@ import pytest
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import CompareOptions, compare
+from beir_cocodr.evaluation.judge.material import (
+    Searched,
+    complete_judgements,
+    material_of_queries,
+)
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair
 from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED, WITH_BM25, WITH_FUSION
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
-from beir_cocodr.evaluation.runs import write_run
+from beir_cocodr.evaluation.runs import run_results, write_run
 from beir_cocodr.models.spec import FUSIONS, HOSTED, ModelSpec, calibration_kind
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.resolve import resolve_models
@@ -169,9 +174,55 @@ def test_judged_queries_that_a_run_lacks_are_said(collection, half, clean, tmp_p
     assert "no results for 6 of 12 judged queries, such as 'q1'" in caplog.text
 
 
-def test_a_run_that_does_not_exist_is_named():
+class Late(Engine):
+    """The same without its three best documents."""
+
+    def search(self, queries, top_k):
+        results = super().search(queries, top_k + 3)
+        return {query: dict(list(hits.items())[3:]) for query, hits in results.items()}
+
+
+def test_a_few_judged_queries_leave_a_chance_that_its_interval_allows(collection, tmp_path):
+    """Nothing is decided about an engine without labels, nor by fewer than ten judged queries."""
+    table = tmp_path / "judged.tsv"
+    rows = [
+        f"{query}\t0\t{document}\t1\n"
+        for query in list(collection.queries)[:5]
+        for document in collection.qrels[query]
+    ]
+    table.write_text("".join(rows))
+    options = CompareOptions(samples=20, judgements=table)
+    models = {"engine": Late(collection.documents), "bm25": "bm25"}
+    record = compare(models, collection_triple(collection), options=options)
+    [pair] = record.pairs
+    assert record.few_labels.queries == 5
+    assert pair.verdict == "cannot tell"
+    low, high = pair.interval
+    assert low <= 0 <= high
+    assert high - low < 2
+    assert 0.05 - 1e-9 <= pair.probability <= 0.95 + 1e-9
+
+
+def test_a_judge_grades_only_what_all_runs_answer(collection, half):
+    spec = resolve_models({"old": f"run:{half}", "bm25": "bm25"})
+    answered = set(run_results(spec["old"]))
+    everything = {query: [("d", 1.0)] for query in collection.queries}
+    results = {"old": {query: everything[query] for query in answered}, "bm25": everything}
+    ids = list(collection.queries)
+    labels = complete_judgements({query: {"d": 1} for query in ids[:6]}, "six")
+    material = material_of_queries(Searched(spec, collection, results, None), labels, 100)
+    assert set(material.queries) == answered
+    assert set(material.labelled.queries) == answered & set(ids[:6])
+
+
+def test_a_run_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(InputError, match=r"run:nowhere\.run.*no file 'nowhere\.run'"):
         resolve_models(["bm25", "run:nowhere.run"])
+    with pytest.raises(InputError, match=r"no file 'nowhere\.run'"):
+        resolve_models("nowhere.run")
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(InputError, match=r"folder of results.*MODEL\.run"):
+        resolve_models(tmp_path)
 
 
 def test_the_label_bm25_is_that_of_bm25(collection, engine, clean):

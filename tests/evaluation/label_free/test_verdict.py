@@ -264,6 +264,8 @@ def test_two_that_rank_alike_do_not_differ_however_far_the_collection_is():
         (0, 0),
         0,
     )
+    nothing = {name: np.full_like(rows, -1) for name, rows in seen.lists.items()}
+    assert decide(replace(seen, lists=nothing), "x", "y", calibrated()).verdict == "cannot tell"
     few = replace(
         seen,
         crops=dict.fromkeys(seen.crops, np.zeros(3)),
