@@ -50,6 +50,13 @@ ACCEPTED = (
 #: The most documents for which a hybrid encoder is tried before one is fused.
 MOST_FOR_VECTORS = 50_000
 
+# How the names of runs end; no encoder is named like this.
+_RUN_SUFFIXES = (".run", ".trec", ".gz")
+
+# What evaluate writes beside runs, and what a model has.
+_RESULTS = "results.json"
+_MODEL_FILES = ("modules.json", "config.json")
+
 # The methods by which an object is known as an encoder: sentence-transformers' or BEIR's.
 _ENCODES = (("encode",), ("encode_queries", "encode_corpus"))
 
@@ -176,11 +183,18 @@ def _resolve_name(name: str) -> ModelSpec:
     if Path(name).is_file():
         return ModelSpec(name, RUN, name)
     spec = ModelSpec.parse(name)
-    is_missing_run = spec.kind == RUN and not Path(spec.encoder).is_file()
-    if is_missing_run:
+    is_run = spec.kind == RUN or Path(name).suffix in _RUN_SUFFIXES
+    if is_run and not Path(spec.encoder).exists():
         raise InputError(
             f"{name!r}: there is no file {spec.encoder!r}; give a TREC run such as evaluate and "
             "search write"
+        )
+    folder = Path(name)
+    has_model = any((folder / file).is_file() for file in _MODEL_FILES)
+    if (folder / _RESULTS).is_file() and not has_model:
+        raise InputError(
+            f"{name!r} is a folder of results, not a model; name a run in it, such as "
+            f"{folder / 'MODEL.run'}"
         )
     return spec
 

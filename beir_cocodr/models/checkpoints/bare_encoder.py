@@ -19,6 +19,10 @@ from beir_cocodr.models.spec import suggestion
 
 log = logging.getLogger(__name__)
 
+# Who says how a checkpoint's tokens are pooled, if the table of known ones does not.
+_USER = "the user"
+_NOBODY = "nobody"
+
 
 def bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:
     """Return the constructor arguments of pooling and dot product around a transformer.
@@ -51,6 +55,7 @@ def bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:
     way_out = way_out or "name a folder, or minilm, which needs no hub"
     with explained(problem, way_out, OSError, ValueError):
         transformer = Transformer(name, cache_dir=kwargs.get("cache_folder"), **settings)
+    _say_pooling(name, checkpoint)
     prompts = {"query": checkpoint.query_prompt, "document": checkpoint.document_prompt}
     pooled = Pooling(
         transformer.get_embedding_dimension(),
@@ -68,21 +73,26 @@ def bare_encoder(name: str, pooling: str | None, kwargs: Keywords) -> Keywords:
 
 
 def _checkpoint(name: str, pooling: str | None) -> KnownCheckpoint:
-    """Return how a bare transformer encodes, and warn if only the user or nobody says it."""
-    if pooling is not None:
-        if pooling not in POOLINGS:
-            raise InputError(f"pooling is {pooling!r}; give {' or '.join(POOLINGS)}")
-        return KnownCheckpoint("the user", pooling)
-    checkpoint = known_checkpoint(name)
-    if checkpoint is None:
+    """Return how a bare transformer encodes, by the user, by the table, or by default."""
+    if pooling is None:
+        return known_checkpoint(name) or KnownCheckpoint(_NOBODY)
+    if pooling not in POOLINGS:
+        raise InputError(f"pooling is {pooling!r}; give {' or '.join(POOLINGS)}")
+    return KnownCheckpoint(_USER, pooling)
+
+
+def _say_pooling(name: str, checkpoint: KnownCheckpoint) -> None:
+    """Say how the tokens of a loaded transformer are pooled, and warn if nobody says it."""
+    if checkpoint.source == _USER:
+        return
+    if checkpoint.source == _NOBODY:
         log.warning(
             "model %s does not say how its tokens are pooled (it has no modules.json): its [CLS] "
             "vector is used, with dot product; if its authors average tokens, set pooling to mean",
             name,
         )
-        return KnownCheckpoint("nobody")
+        return
     log.info("model %s: pooled by %s, as in %s", name, checkpoint.pooling, checkpoint.source)
-    return checkpoint
 
 
 def _fill_queries(transformer: Transformer, length: int) -> None:
