@@ -162,6 +162,11 @@ def words(text: str) -> list[str]:
     return split
 
 
+def query_key(text: str) -> str:
+    """Return what two spellings of a query have in common: its words in lower case."""
+    return " ".join(_RUN.findall(text.casefold())) or text.strip()
+
+
 def unspaced_runs(text: str) -> Iterator[tuple[int, int]]:
     """Stream the ranges of the runs of characters of scripts that put no space between words."""
     if not text.isascii():

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.collection import Dataset, load_collection
 from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.text import query_key
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.few_labels import FEWEST, LEVEL
 from beir_cocodr.io import atomic_path, file_sha256, json_sha256, output_folder, output_path
@@ -48,6 +49,9 @@ _VECTORS_FILE = "learned.safetensors"
 _DEPTH = 10
 # What rounding leaves of equal means.
 _DIGITS = 12
+# The cosine above which two queries ask the same, and a length that is none.
+_SAME_QUERY = 0.99
+_SHORTEST = 1e-12
 _DISCOUNTS = 1 / np.log2(2 + np.arange(_DEPTH))
 
 #: The bounds that cross-validation chooses from, as a share of a vector's length. Unit vectors at
@@ -73,7 +77,7 @@ class Learning(Record):
     """What judged queries taught a model's document vectors.
 
     Attributes:
-        queries: Judged queries with a relevant document.
+        queries: Different judged queries with a relevant document.
         moved: Documents whose vectors move.
         bound: How far they move, as a share of their length, chosen by cross-validation.
         before: Mean nDCG@10 of held-out queries by the vectors as they were.
@@ -132,6 +136,8 @@ class JudgedCandidates:
         vectors: (C, d) vectors of the candidates.
         ties: (C,) ranks by which equal scores are ordered.
         unit: True if vectors have length 1 and keep it.
+        texts: (Q,) texts of the queries, by which one query in two spellings is known; empty if all
+            are different.
     """
 
     queries: Floats
@@ -139,6 +145,40 @@ class JudgedCandidates:
     vectors: Floats
     ties: Ints
     unit: bool
+    texts: Sequence[str] = ()
+
+    @cached_property
+    def groups(self) -> Ints:
+        """Return (Q,) for each query the number of the first one that asks the same.
+
+        Two spellings of a query ask the same. If one of them were held out alone, the judgements of
+        the other would be its own.
+        """
+        lengths = np.linalg.norm(self.queries, axis=1, keepdims=True)
+        directions = self.queries / np.maximum(lengths, _SHORTEST)
+        is_same = directions @ directions.T > _SAME_QUERY
+        keys = np.array([query_key(text) for text in self.texts])
+        if len(keys) > 0:
+            is_same |= keys[:, None] == keys[None, :]
+        groups = np.arange(len(self.queries))
+        for number in range(1, len(groups)):
+            earlier = np.flatnonzero(is_same[number, :number])
+            if len(earlier) > 0:
+                groups[number] = groups[earlier[0]]
+        return groups
+
+    def parts(self, numbers: Ints, folds: int) -> list[Ints]:
+        """Return (n,) numbers of queries in parts, with all that ask the same in one of them."""
+        groups = self.groups[numbers]
+        different = np.array(list(dict.fromkeys(groups.tolist())))
+        count = min(folds, len(different))
+        return [numbers[np.isin(groups, different[part::folds])] for part in range(count)]
+
+    def mean_by_group(self, values: Doubles) -> Doubles:
+        """Return the mean of (Q,) values of the queries that ask the same, one for each group."""
+        _, positions = np.unique(self.groups, return_inverse=True)
+        means: Doubles = np.bincount(positions, values) / np.bincount(positions)
+        return means
 
     @cached_property
     def _scores(self) -> Floats:
@@ -196,7 +236,7 @@ class JudgedCandidates:
         """
         bounds = (0.0, *BOUNDS)
         values = []
-        for part in _parts(judged, folds):
+        for part in self.parts(judged, folds):
             others = _without(judged, part)
             values.append(self.after(others, part, bounds))
         means = np.concatenate(values, axis=1).mean(axis=1)
@@ -214,7 +254,7 @@ class JudgedCandidates:
         everybody = np.arange(count)
         [before] = self.after(nobody, everybody, (0.0,))
         after = np.zeros(count)
-        for part in _parts(order, options.folds):
+        for part in self.parts(order, options.folds):
             others = _without(order, part)
             bound = self.choose(others, options.folds)
             [after[part]] = self.after(others, part, (bound,))
@@ -224,11 +264,6 @@ class JudgedCandidates:
 def _dcg(gains: Sequence[int]) -> float:
     """Return the discounted cumulative gain of at most ten gains, best rank first."""
     return float(_DISCOUNTS[: len(gains)] @ gains)
-
-
-def _parts(numbers: Ints, folds: int) -> list[Ints]:
-    parts = min(folds, len(numbers))
-    return [numbers[part::folds] for part in range(parts)]
 
 
 def _without(numbers: Ints, part: Ints) -> Ints:
@@ -269,23 +304,23 @@ def learn_bound(candidates: JudgedCandidates, options: LearnOptions = LearnOptio
     """Choose how far judged queries move vectors, and measure what that is worth.
 
     Args:
-        candidates: At least ten judged queries, each with a relevant document.
+        candidates: At least ten different judged queries, each with a relevant document.
         options: Parts and seed.
 
     Raises:
         InputError: There are fewer queries.
     """
-    count = len(candidates.queries)
+    count = len(np.unique(candidates.groups))
     if count < FEWEST:
         raise InputError(
-            f"{count} judged queries have a relevant document, and learning needs {FEWEST}; judge "
-            f"{FEWEST - count} more"
+            f"{count} different judged queries have a relevant document, and learning needs "
+            f"{FEWEST}; judge {FEWEST - count} more"
         )
-    before, after = candidates.cross_validate(options)
+    before, after = map(candidates.mean_by_group, candidates.cross_validate(options))
     gains = after - before
     low, high = paired_interval(gains)
     confidence = gain_confidence(gains)
-    order = np.random.default_rng(options.seed).permutation(count)
+    order = np.random.default_rng(options.seed).permutation(len(candidates.queries))
     bound = candidates.choose(order, options.folds)
     moved = _relevant_rows(candidates.grades)
     is_sure = confidence >= CONFIDENCE
@@ -361,6 +396,7 @@ class LearnedVectors:
             vectors=dense.embeddings.rows(rows).numpy(),
             ties=dense.documents.tie_ranks()[rows],
             unit=dense.model.similarity_fn_name == "cosine",
+            texts=texts,
         )
         learning = learn_bound(candidates, options)
         pulls = pulls_of(candidates.queries, candidates.grades)

@@ -19,7 +19,7 @@ from transformers import TrainerCallback, TrainerState
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, query_key
 from beir_cocodr.distributed import do_each, on_main, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
@@ -111,6 +111,9 @@ def hold_out(
 ) -> tuple[Collection, Collection | None]:
     """Split a collection into the queries to train on and the held-out ones.
 
+    A held-out query is not trained on in another spelling or for another document either, nor is it
+    measured twice: generated queries may repeat a title for every passage of its document.
+
     Args:
         collection: a corpus with queries and judgements.
         selecting: another split, whose queries choose; none of ``collection`` is held out then.
@@ -127,7 +130,10 @@ def hold_out(
     count = len(names)
     if selecting is None:
         count = int(options.held_out * len(names))
-    held = names[: min(count, options.most_held_out)]
+    different: dict[str, str] = {}
+    for name in names:
+        different.setdefault(query_key(chosen.queries[name]), name)
+    held = list(different.values())[: min(count, options.most_held_out)]
     if not held:
         if options.held_out:
             log.warning(
@@ -137,8 +143,18 @@ def hold_out(
                 len(names),
             )
         return collection, None
-    left_out = set(held) if selecting is None else set()
-    training = [query for query in collection.queries if query not in left_out]
+    if selecting is not None:
+        return collection, _only(chosen, held)
+    left_out = {query_key(collection.queries[name]) for name in held}
+    training = [
+        name for name, text in collection.queries.items() if query_key(text) not in left_out
+    ]
+    repeated = len(collection.queries) - len(training) - len(held)
+    if repeated:
+        log.info(
+            "%d queries have the text of a held-out one, and are neither trained on nor measured",
+            repeated,
+        )
     return _only(collection, training), _only(chosen, held)
 
 

@@ -15,6 +15,7 @@ from beir_cocodr.arrays import unit_rows
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.judgements import JudgedQuery, Judgements
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.few_labels import FEWEST
 from beir_cocodr.evaluation.judged_vectors import (
     BOUNDS,
     JudgedCandidates,
@@ -150,6 +151,37 @@ def test_a_query_is_never_moved_by_its_own_judgement(searcher):
     assert after.mean() <= before.mean() + 1e-9
 
 
+@pytest.mark.parametrize("spelling", ["vectors", "texts"])
+def test_a_query_is_never_moved_by_its_own_judgement_in_another_spelling(spelling):
+    """Every query is judged twice, and counts once."""
+    rng = np.random.default_rng(5)
+    queries = unit_rows(rng.normal(size=(12, 8)))
+    vectors = unit_rows(rng.normal(size=(40, 8)))
+    again = queries
+    texts = []
+    if spelling == "texts":  # an encoder that hardly knows them again
+        again = unit_rows(queries + 0.2 * rng.normal(size=queries.shape))
+        texts = [f"How do I {n}?" for n in range(12)] + [f"how do i {n}" for n in range(12)]
+    grades = [{number: 1} for number in range(12)]
+    candidates = JudgedCandidates(
+        np.concatenate([queries, again]), grades * 2, vectors, np.arange(40), True, texts
+    )
+    assert candidates.groups.tolist() == list(range(12)) * 2
+    before, after = candidates.cross_validate(LearnOptions())
+    assert after.mean() <= before.mean() + 1e-9
+    record = learn_bound(candidates)
+    assert (record.queries, record.kept) == (12, False)
+    few = JudgedCandidates(
+        np.repeat(queries[:5], 2, axis=0),
+        [{number // 2: 1} for number in range(10)],
+        vectors,
+        np.arange(40),
+        True,
+    )
+    with pytest.raises(InputError, match=r"5 different judged queries.*judge 5 more"):
+        learn_bound(few)
+
+
 def test_the_bound_of_a_query_is_chosen_without_it():
     """In this data, three queries would gain by a bound that is chosen with them."""
     rng = np.random.default_rng(9)
@@ -251,7 +283,8 @@ def test_the_commands_learn_and_search(beir_folder, tiny_cosine, tmp_path, capsy
     with pytest.raises(SystemExit, match="0"):
         main([*learning, "--json"])
     record = json.loads(capsys.readouterr().out)
-    assert record["queries"] == 24
+    # To this encoder, some of the 24 ask the same.
+    assert FEWEST <= record["queries"] <= 24
     assert record["kept"] == (record["confidence"] >= 0.8)
     search = ["search", *base, "--model", model, "--learned", str(tmp_path / "l"), "--json"]
     with pytest.raises(SystemExit, match="0"):

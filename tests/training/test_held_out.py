@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import ir_measures
@@ -85,6 +86,21 @@ def test_the_share_is_drawn_by_the_seed_and_parted_from_the_rest(beir_folder, ca
             None,
         )
     assert "held_out 0.01 of 16 queries is less than one query" in caplog.text
+
+
+def test_what_is_held_out_is_not_trained_on_in_another_spelling(beir_folder, caplog):
+    collection = load_collection(beir_folder, "train")
+    twins = {f"again-{id}": f" {text.upper()} ?" for id, text in collection.queries.items()}
+    qrels = {f"again-{id}": grades for id, grades in collection.qrels.items()}
+    twice = replace(collection, queries=collection.queries | twins, qrels=collection.qrels | qrels)
+    with caplog.at_level(logging.INFO):
+        rest, held = hold_out(twice, None, OPTIONS, 1)
+    held_words = [text.casefold().strip(" ?") for text in held.queries.values()]
+    trained_words = {text.casefold().strip(" ?") for text in rest.queries.values()}
+    assert len(held_words) == len(set(held_words)) == 8
+    assert trained_words.isdisjoint(held_words)
+    assert len(rest.queries) + 2 * len(held.queries) == len(twice.queries)
+    assert "8 queries have the text of a held-out one" in caplog.text
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import torch
 from beir_cocodr.arrays import Doubles
 from beir_cocodr.data.collection import Collection
 from beir_cocodr.data.documents import Documents, write_arrow
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, query_key
 from beir_cocodr.distributed import do_each, rank, world_size
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.judged_vectors import CONFIDENCE, gain_confidence
@@ -57,6 +57,8 @@ _OF_SPANS = ("claims", "titles")
 
 # Queries that choose the share and confirm it, at least in all.
 _FEWEST = 8
+
+_LATIN = "[a-zA-Z0-9]"
 
 Weights = dict[str, torch.Tensor]
 
@@ -153,21 +155,49 @@ def split_for_merging(
 def without_kind(collection: Collection, kind: str) -> tuple[Collection, Collection]:
     """Split a collection of generated queries into the others and those of a kind.
 
+    A query of the kind is left out if a text or a document repeats, and a query of another kind if
+    its text is held out.
+
     Raises:
         InputError: There are too few queries of the kind, or no others.
     """
     kinds = generated_kinds(Path(collection.name))
     relevant = relevant_rows(collection)
     of_kind = [query for query in collection.queries if kinds.get(query) == kind]
-    held = [query for query in of_kind if query in relevant]
-    others = [query for query in collection.queries if kinds.get(query) != kind]
+    held = _distinct(collection, [query for query in of_kind if query in relevant])
+    held_texts = {query_key(collection.queries[query]) for query in held}
+    others = [
+        query
+        for query, text in collection.queries.items()
+        if kinds.get(query) != kind and query_key(text) not in held_texts
+    ]
     if len(held) < _FEWEST or not others:
         raise InputError(
-            f"{collection.name}: merge_on {kind} needs {_FEWEST} generated queries of this kind "
-            f"and some of others; there are {len(held)} and {len(others)}; name another kind, or "
-            "generate more"
+            f"{collection.name}: merge_on {kind} needs {_FEWEST} different generated queries of "
+            f"this kind and some of others; there are {len(held)} and {len(others)}; name another "
+            "kind, or generate more"
         )
     return _only(collection, others), _only(collection, held)
+
+
+def _distinct(collection: Collection, names: Sequence[str]) -> list[str]:
+    """Return queries of which no two share a text or a document.
+
+    Those that confirm a share are then independent of those that chose it. A text that asks for
+    several documents, such as a title that they share, is no query for one of them.
+    """
+    relevant = relevant_rows(collection)
+    of_text: dict[str, list[str]] = {}
+    for name in names:
+        of_text.setdefault(query_key(collection.queries[name]), []).append(name)
+    kept = []
+    asked: set[int] = set()
+    for same in of_text.values():
+        rows = {row for name in same for row in relevant[name].tolist()}
+        if len(rows) == 1 and asked.isdisjoint(rows):
+            kept.append(same[0])
+            asked |= rows
+    return kept
 
 
 def _only(collection: Collection, names: Sequence[str]) -> Collection:
@@ -242,9 +272,7 @@ def _cut_documents(
         title = document["title"]
         text = document["text"]
         for query in of_row.get(row, ()):
-            # Queries are on one line, which their documents need not be.
-            words = [re.escape(word) for word in query.split()]
-            pattern = re.compile(r"\s+".join(words))
+            pattern = _pattern_of(query)
             title = pattern.sub(" ", title)
             text = pattern.sub(" ", text)
         # A document of nothing but its queries stays as it is.
@@ -252,6 +280,18 @@ def _cut_documents(
             title = document["title"]
             text = document["text"]
         yield row, name, title, text
+
+
+def _pattern_of(query: str) -> re.Pattern[str]:
+    """Return a pattern of a query as whole words, on one line or on several."""
+    words = [re.escape(word) for word in query.split()]
+    pattern = r"\s+".join(words)
+    # Only Latin words are sure to have no letter beside them.
+    if re.match(_LATIN, query):
+        pattern = f"(?<!{_LATIN}){pattern}"
+    if re.match(_LATIN, query[-1:]):
+        pattern = f"{pattern}(?!{_LATIN})"
+    return re.compile(pattern)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -112,6 +113,41 @@ def test_a_query_is_cut_out_of_lines_that_it_does_not_have(queries, tmp_path):
     changed = open_corpus(tmp_path / "cut.arrow")["d"]
     assert changed["text"].split() == "The pump runs. Then it waits.".split()
     assert changed["title"] == "A pump"
+
+
+def test_held_out_queries_share_neither_texts_nor_documents(queries, tmp_path):
+    """A title of two documents asks for neither, and the spelling of a query does not matter."""
+    collection = load_collection(str(queries), "train")
+    documents = list(collection.documents)[:20]
+    texts = {f"title-{row}": f"The title of document {row}" for row in range(12)}
+    asked = {f"title-{row}": {documents[row]: 1} for row in range(12)}
+    texts |= {"again-0": "the TITLE of document 0?", "other-1": "Another title"}
+    asked |= {"again-0": {documents[0]: 1}, "other-1": {documents[1]: 1}}
+    texts |= {"first": "Notes", "second": "notes", "claim": "The title of document 3."}
+    asked |= {"first": {documents[15]: 1}, "second": {documents[16]: 1}}
+    asked["claim"] = {documents[17]: 1}
+    texts["free"] = "Something else"
+    asked["free"] = {documents[18]: 1}
+    kinds = {name: "claims" if name in ("claim", "free") else "titles" for name in texts}
+    with mock.patch.object(merging_module, "generated_kinds", return_value=kinds):
+        others, held = without_kind(replace(collection, queries=texts, qrels=asked), "titles")
+    assert list(held.queries) == [f"title-{row}" for row in range(12)]
+    assert list(others.queries) == ["free"]
+
+
+def test_only_whole_words_are_cut_out(queries, tmp_path):
+    text = "Tests of a Test in 10 tests; 测试Test功能 and the Test."
+    write_arrow(tmp_path / "words.arrow", [(0, "d", "Test", text)])
+    collection = replace(
+        load_collection(str(queries), "train"),
+        documents=open_corpus(tmp_path / "words.arrow"),
+        queries={"q": "Test"},
+        qrels={"q": {"d": 1}},
+    )
+    write_without_texts(collection, tmp_path / "cut.arrow")
+    changed = open_corpus(tmp_path / "cut.arrow")["d"]
+    assert changed["text"].split() == "Tests of a in 10 tests; 测试 功能 and the .".split()
+    assert not changed["title"].strip()
 
 
 def selection(model, gains):
