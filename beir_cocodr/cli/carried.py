@@ -1,7 +1,10 @@
 """The options that the command proposed at the end of another one takes over from it."""
 
 import shlex
+from collections.abc import Iterable
 from typing import Any
+
+from beir_cocodr.errors import InputError
 
 #: Options that say how a corpus is read, searched and judged, by the names of their parameters.
 CARRIED = frozenset(
@@ -73,6 +76,31 @@ def was_given(context: Any, name: str) -> bool:
     """Return True if a parameter was given on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def refuse_unused(context: Any, names: Iterable[str], other: str) -> None:
+    """Refuse options that do nothing beside another one.
+
+    Args:
+        context: click's context of the running command.
+        names: Names of the parameters.
+        other: The option that does not use them, as it is written.
+
+    Raises:
+        InputError: One of them was given; the message names all that were.
+    """
+    parameters = {parameter.name: parameter for parameter in context.command.params}
+    flags = []
+    for name in names:
+        if was_given(context, name):
+            words = _as_words(f"--{name.replace('_', '-')}", parameters[name], context.params[name])
+            flags.append(words[0])
+    if len(flags) == 1:
+        raise InputError(f"{flags[0]} is not used with {other}; leave one of them out")
+    if flags:
+        raise InputError(
+            f"{', '.join(flags)} are not used with {other}; leave them out, or leave {other} out"
+        )
 
 
 def _as_words(option: str, parameter: Any, value: Any) -> list[str]:

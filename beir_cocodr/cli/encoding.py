@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from typer import Context, Option
 
 from beir_cocodr import load_plugin
 from beir_cocodr.cli import parameters
+from beir_cocodr.cli.carried import refuse_unused, was_given
 from beir_cocodr.cli.flags import ENCODING, plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
@@ -37,11 +38,17 @@ _Update = Annotated[
     ),
 ]
 
+# The options that a store keeps when it is updated, and all that only encoding reads.
+_OF_A_STORE = ("shard_size", "precision", "backend")
+_OF_PROCESSES = ("processes", "threads")
+_OF_ENCODING = (*_OF_A_STORE, "token_budget", "verify", *_OF_PROCESSES)
+
 
 @names_models
 @takes("settings", "shard_size", "precision", "backend", "token_budget", "verify")
 @takes("encoder", *ENCODING)
 def encode(
+    context: Context,
     dataset: parameters.Dataset,
     model: Annotated[str, plain("Encode with minilm, a folder or a hub name.")],
     output: _Output,
@@ -65,10 +72,23 @@ def encode(
     passes = [dense is not None, update, ray is not None]
     if sum(passes) > 1:
         raise InputError("--dense, --update and --ray exclude each other: give only one of them")
+    if dense is not None:
+        refuse_unused(context, _OF_ENCODING, "--dense")
+    if update:
+        refuse_unused(context, _OF_PROCESSES, "--update")
     if dense is not None or update:
         from beir_cocodr.retrieval.store.passes import pass_over
 
-        report = pass_over(dataset, model, output, dense, encoder, settings if update else None)
+        asked = [name for name in _OF_A_STORE if was_given(context, name)]
+        report = pass_over(
+            dataset=dataset,
+            name=model,
+            output=output,
+            dense=dense,
+            encoder=encoder,
+            updated=settings if update else None,
+            asked={name: getattr(settings, name) for name in asked},
+        )
     elif ray is None:
         count = 1 if processes is None else processes
         report = run(

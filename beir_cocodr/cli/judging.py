@@ -1,6 +1,6 @@
 """The commands that say which model is better: evaluate, compare and report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Context, Option
 
 from beir_cocodr.cli import parameters
-from beir_cocodr.cli.carried import was_given
+from beir_cocodr.cli.carried import refuse_unused
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
@@ -210,12 +210,12 @@ def compare(
         raise InputError("name models to compare, or a run with --parity, but not both")
     if parity is not None:
         unused = (*_OF_MODELS, *SEARCHING, "passages", "samples", "seed")
-        _refuse_unused(context, unused, "--parity")
+        refuse_unused(context, unused, "--parity")
         folder = parameters.results(context, output, overwrite)
         _parity(parity, dataset, folder, split, measures, as_json)
         return
     if passages is not None:
-        _refuse_unused(context, (*_OF_MODELS, "measures"), "--passages")
+        refuse_unused(context, (*_OF_MODELS, "measures"), "--passages")
         from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
         of_passages = PassageOptions(samples=samples, seed=seed, split=split, overwrite=overwrite)
@@ -255,14 +255,6 @@ _OF_MODELS = (
     "judge",
     "judge_queries",
 )
-
-
-def _refuse_unused(context: Context, names: Iterable[str], other: str) -> None:
-    """Raise an InputError if an option was given that does nothing beside another."""
-    for name in names:
-        if was_given(context, name):
-            flag = name.replace("_", "-")
-            raise InputError(f"--{flag} is not used with {other}; leave one of them out")
 
 
 @dataclass(frozen=True)

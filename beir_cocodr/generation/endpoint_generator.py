@@ -69,6 +69,14 @@ class EndpointGenerator:
             queries.append([Query(text) for text in of_passage])
         return Generated(queries, {})
 
+    def prompts_of(self, passage: Passage) -> list[str]:
+        """Return the texts of the conversations about a passage, one for each query."""
+        prompts = []
+        for kind in self._kinds(passage):
+            messages = self._messages(passage.text, kind)
+            prompts.append("\n".join(message["content"] for message in messages))
+        return prompts
+
     def _kinds(self, passage: Passage) -> Sequence[str | None]:
         """Return the kind of each query of a passage, None for a query as people type them."""
         count = self.options.per_passage

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
@@ -35,7 +36,12 @@ from beir_cocodr.generation.generation_record import (
     GenerationRecord,
     read_generation,
 )
-from beir_cocodr.generation.generators import Generator, build_generator, generator_kind
+from beir_cocodr.generation.generators import (
+    Generator,
+    WritingGenerator,
+    build_generator,
+    generator_kind,
+)
 from beir_cocodr.generation.kept_queries import KeptGenerator, describe_costs
 from beir_cocodr.generation.query_selection import (
     ConsistencyFilter,
@@ -125,7 +131,7 @@ def generate_queries(
     writer = build_generator(generator, documents, options, device)
     kind = generator_kind(generator)
     if kind.writes and options.kinds:
-        writer = KeptGenerator(writer, options)
+        writer = KeptGenerator(cast(WritingGenerator, writer), options)
     counter = _passage_counter(writer, options)
     consistency = _consistency_filter(documents, options, device, progress)
     plan = GenerationPlan(
@@ -147,7 +153,8 @@ def generate_queries(
         language=options.language,
     )
     if kind.writes and shards.missing():
-        log.info("%s", describe_costs(generator, reader, writer, options))
+        writing = cast(WritingGenerator, writer)
+        log.info("%s", describe_costs(generator, reader, writing, options, shards))
     with naming_full_disk(output, shards.describe):
         own_shards = _own_shards(shards, own_part, progress)
 

@@ -62,6 +62,13 @@ class Generator(Protocol):
         """Return the queries of a shard's passages, the same in every call."""
 
 
+class WritingGenerator(Generator, Protocol):
+    """A generator whose queries a language model writes."""
+
+    def prompts_of(self, passage: Passage) -> list[str]:
+        """Return what the model reads for a passage, each prompt as often as it is read."""
+
+
 @dataclass(frozen=True)
 class GeneratorKind:
     """A kind of query generator.
@@ -72,8 +79,9 @@ class GeneratorKind:
         help: What it does, for the command line.
         is_model: True if the name of the generator is that of a language model, which runs on a
             device.
-        writes: True if a language model writes the queries, which costs time or money: they are
-            kept by the content of their passages where ``query_kinds`` are asked for.
+        writes: True if a language model writes the queries, which costs time or money: it is a
+            :class:`WritingGenerator`, whose costs are stated before, and its queries are kept by
+            the content of their passages where ``query_kinds`` are asked for.
         options: Names of options that no other kind reads; another kind refuses them.
         citations: Keys of ``models/papers.bib``, or BibTeX entries.
     """

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
+import numpy as np
+
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import words
-from beir_cocodr.generation.generators import Generated, Generator, Query
+from beir_cocodr.generation.generators import Generated, Query, WritingGenerator
 from beir_cocodr.generation.query_kinds import kinds_in_turn
-from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.shards import QueryShards
 from beir_cocodr.generation.text_cache import TextCache
 from beir_cocodr.io import parse_json
 from beir_cocodr.records import Json
@@ -41,7 +43,7 @@ class KeptGenerator:
         options: Its options, with kinds of queries.
     """
 
-    def __init__(self, inner: Generator, options: GenerationOptions) -> None:
+    def __init__(self, inner: WritingGenerator, options: GenerationOptions) -> None:
         """Open what the generator wrote before."""
         self.inner = inner
         self.options = options
@@ -74,6 +76,10 @@ class KeptGenerator:
             "refused": refused,
         }
         return Generated(queries, counts)
+
+    def prompts_of(self, passage: Passage) -> list[str]:
+        """Return what the generator that writes reads for a passage, nothing if it is kept."""
+        return [] if self.knows(passage) else self.inner.prompts_of(passage)
 
     def knows(self, passage: Passage) -> bool:
         """Return true if the queries of a passage are kept."""
@@ -110,36 +116,47 @@ class KeptGenerator:
 
 
 def describe_costs(
-    name: str, reader: PassageReader, generator: Generator, options: GenerationOptions
+    name: str,
+    reader: PassageReader,
+    generator: WritingGenerator,
+    options: GenerationOptions,
+    shards: QueryShards,
 ) -> str:
     """Return about how many queries are written, and how many tokens that takes.
 
-    Passages and their lengths are estimated from some documents, evenly spaced.
+    Passages and their lengths are estimated from some documents of the shards that are not
+    finished, evenly spaced.
 
     Args:
         name: The generator's name.
         reader: Reads the passages of the corpus.
-        generator: May know some of them, as :class:`KeptGenerator` does.
+        generator: Says what is read for a passage.
         options: How queries are generated.
+        shards: The shards, of which one at least is not finished.
     """
-    rows = spaced_rows(len(reader.documents), _LOOKED_AT).tolist()
+    missing = shards.missing()
+    starts = np.cumsum([0, *(len(shards.rows(shard)) for shard in missing)])
+    documents = int(starts[-1])
+    looked_at = spaced_rows(documents, _LOOKED_AT)
+    of_shard = np.searchsorted(starts, looked_at, side="right") - 1
+    rows = [
+        shards.rows(missing[shard])[number - starts[shard]]
+        for shard, number in zip(of_shard.tolist(), looked_at.tolist(), strict=True)
+    ]
     passages, _ = reader.read(rows)
     sampled = max(len(passages), 1)
-    count = len(passages) * len(reader.documents) / len(rows)
+    total = len(passages) / len(rows) * shards.documents
     if options.max_passages is not None:
-        count = min(count, options.max_passages)
-    kept = 0
-    if isinstance(generator, KeptGenerator):
-        kept = sum(map(generator.knows, passages))
-    share = 1 - kept / sampled
-    queries = count * options.per_passage * share
-    kinds = options.kinds or (None,)
-    prompt_words = sum(len(words(few_shot_prompt(kind))) for kind in kinds)
-    passage_words = sum(len(words(passage.text)) for passage in passages)
-    words_of_query = prompt_words / len(kinds) + passage_words / sampled
-    read = queries * _TOKENS_A_WORD * words_of_query
+        total = min(total, options.max_passages)
+    left = total * documents / shards.documents  # the rest is in finished shards
+    prompts = [generator.prompts_of(passage) for passage in passages]
+    share = sum(map(bool, prompts)) / sampled
+    words_of_prompts = sum(len(words(prompt)) for of_passage in prompts for prompt in of_passage)
+    queries = left * share * options.per_passage
+    read = left * _TOKENS_A_WORD * words_of_prompts / sampled
     written = queries * options.max_length
+    known = 1 - share * documents / shards.documents
     return (
         f"{name} writes about {queries:,.0f} queries (about {read:,.0f} tokens to read, at most "
-        f"{written:,.0f} to write); {1 - share:.0%} of the passages were written about before"
+        f"{written:,.0f} to write); {known:.0%} of the passages were written about before"
     )

@@ -153,6 +153,10 @@ class ModelGenerator:
             queries[row] += texts
         return Generated(queries, {"passages_cut": len(rows_cut)})
 
+    def prompts_of(self, passage: Passage) -> list[str]:
+        """Return what the model reads for a passage: without kinds, one prompt for all queries."""
+        return [_filled(template, passage.text) for _, template in self._asked([passage])]
+
     def _asked(self, passages: Sequence[Passage]) -> list[tuple[int, str]]:
         """Return the row of the passage and the template of each prompt."""
         if not self.templates:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from beir_cocodr import io as files
-from beir_cocodr.data.collection import Collection, load_collection
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.data.sources import FileSource
 from beir_cocodr.deprecation import former_signature
@@ -53,7 +53,8 @@ from beir_cocodr.retrieval.resolve import uses_of
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run
-from beir_cocodr.training.adaptation_cost import JUDGEMENT, PlannedTraining, estimate
+from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
+from beir_cocodr.training.adaptation_plan import QUERIES_FOLDER, AdaptationPlan
 from beir_cocodr.training.output_folder import check_unused, empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
@@ -220,7 +221,7 @@ def adapt(
         pool = stack.enter_context(EmbeddingPool.temporary(output))
         encoders = SharedEncoders(encoder, int(first.seed), pool)
         base = encoders.get(model)
-        cost = estimate(plan.trainings(), base.model, plan.target.documents)
+        cost = estimate(plan.trainings(), base.model, plan.target.documents, plan.wanted_queries())
         expected: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
         if cost is None:
             log.info("all models are trained, and the vectors encoded so far are kept")
@@ -240,93 +241,6 @@ def adapt(
                 write_card(Path(trained.path), training, figures_of(record, trained.chain))
         record.write(output / "adapt.json")
     return record
-
-
-@dataclass(frozen=True)
-class AdaptationPlan:
-    """The plan of an adaptation: its trainings and their data.
-
-    Attributes:
-        target: the corpus that is adapted to.
-        source: the labelled collection.
-        settings: stage to its options, in the right order.
-        options: the options of the adaptation.
-        output: the output folder.
-        queries_folder: the folder of generated queries, once it is there.
-    """
-
-    target: Collection
-    source: Collection | None
-    settings: Mapping[str, StageOptions]
-    options: AdaptOptions
-    output: Path
-    queries_folder: Path | None = None
-
-    @property
-    def stages(self) -> list[str]:
-        """Return the names of the stages in their right order."""
-        return list(self.settings)
-
-    @property
-    def needs_queries(self) -> bool:
-        """Return true if a stage needs generated queries."""
-        return any(ADAPT_STAGES[stage].needs_queries for stage in self.settings)
-
-    def chains(self) -> list[list[str]]:
-        """Return the stages of every trained model.
-
-        These are each stage alone, the source first, then all of them one after the other; with
-        ``fuse`` also the base and each of these, fused.
-        """
-        trained = [stage for stage in self.settings if ADAPT_STAGES[stage].trains]
-        joining = [stage for stage in self.settings if not ADAPT_STAGES[stage].trains]
-        alone = sorted(trained, key=lambda stage: not ADAPT_STAGES[stage].needs_source)
-        chains = [[stage] for stage in alone]
-        for length in range(2, len(trained) + 1):
-            chains.append(trained[:length])
-        joined = []
-        for stage in joining:
-            joined.append([stage])
-            joined += [[*chain, stage] for chain in chains]
-        return chains + joined
-
-    def chain(self, stages: Sequence[str]) -> Chain:
-        """Return the chain of some stages."""
-        return Chain(tuple(ADAPT_STAGES[stage].title for stage in stages))
-
-    def folder(self, stages: Sequence[str]) -> Path:
-        """Return the folder of the model that some stages train."""
-        name = "+".join(ADAPT_STAGES[stage].folder for stage in stages)
-        return self.output / "models" / name
-
-    def trainings(self) -> list[PlannedTraining]:
-        """Return all trainings, for the guess of their cost."""
-        trainings = []
-        for stages in self.chains():
-            row = ADAPT_STAGES[stages[-1]]
-            finished = read_record(self.folder(stages)) is not None
-            label = self.chain(stages).label
-            options = self.settings[stages[-1]]
-            trainings.append(PlannedTraining(label, options, self._examples(row), finished))
-        return trainings
-
-    def _examples(self, row: AdaptStage) -> int:
-        """Return the examples of a stage, as far as they are known."""
-        if row.needs_source:
-            assert self.source is not None
-            return sum(map(len, self.source.qrels.values()))
-        documents = len(self.target.documents)
-        if row.needs_queries:
-            return documents * self.options.generation.per_passage
-        return documents
-
-    def unused_seed(self) -> int:
-        """Return a seed that neither the stages nor the generation of queries used."""
-        seeds = [int(options.seed) for options in self.settings.values()]
-        if self.queries_folder is not None:
-            settings = read_generation(self.queries_folder).settings
-            seeds.append(int(str(settings.get("seed", 0))))
-        return 1 + max(seeds)
 
 
 def _planned(
@@ -463,7 +377,7 @@ def _queries_folder(plan: AdaptationPlan) -> Path:
     """Return the folder of queries generated for the target; made if none is named."""
     options = plan.options
     if options.generated is None:
-        folder = plan.output / "queries"
+        folder = plan.output / QUERIES_FOLDER
         device = options.search.encoder.device
         generate_queries(plan.target, options.generator, folder, options.generation, device=device)
         return folder

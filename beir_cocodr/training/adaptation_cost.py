@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from beir_cocodr.arrays import spaced_rows
@@ -17,8 +18,12 @@ from beir_cocodr.progress import describe_seconds, describe_size
 from beir_cocodr.retrieval.store.encoding_cost import resident_bytes
 from beir_cocodr.retrieval.vectors.dense import IN_MEMORY
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
+from beir_cocodr.training.distillation.merging import SHARES
+from beir_cocodr.training.distillation.teacher_rows import TEACHERS, teacher_kind
+from beir_cocodr.training.distillation.teachers import CrossEncoderTeacher
+from beir_cocodr.training.held_out import most_encoded
 from beir_cocodr.training.output_folder import training_precision
-from beir_cocodr.training.shared_options import TrainingOptions
+from beir_cocodr.training.shared_options import TrainingOptions, Workload
 
 #: Documents of the probe.
 PROBE = 32
@@ -44,6 +49,9 @@ _LONGEST = 512
 # AdamW holds weights, gradients and two moments.
 _COPIES = 4
 
+# Words of a document that stand for a query when a teacher is probed.
+_QUERY_WORDS = 8
+
 #: The step of an adaptation in which its models are compared.
 JUDGEMENT = "judgement"
 
@@ -57,17 +65,41 @@ class PlannedTraining:
         options: its options.
         examples: examples of a pass over its data.
         finished: whether its model is there already.
+        teacher: the name of its teacher; None if it has none.
     """
 
     label: str
     options: TrainingOptions | FuseOptions
     examples: int
     finished: bool = False
+    teacher: str | None = None
 
     @property
     def encodes(self) -> bool:
         """Return true if its model encodes the corpus anew."""
         return isinstance(self.options, TrainingOptions)
+
+
+@dataclass(frozen=True)
+class WantedQueries:
+    """Queries that are still to be generated.
+
+    Attributes:
+        count: about how many.
+        generator: what writes them.
+        retriever: what filters them; None if nothing does.
+    """
+
+    count: int
+    generator: str
+    retriever: str | None = None
+
+    def __str__(self) -> str:
+        """Return the work in words."""
+        text = f"generating about {self.count:,} queries by {self.generator}"
+        if self.retriever is not None:
+            text += f" and filtering them by {self.retriever}"
+        return text
 
 
 @dataclass(frozen=True)
@@ -79,12 +111,14 @@ class Cost:
         disk_bytes: models, checkpoints and embeddings on disk.
         memory_bytes: main memory, or that of the GPU.
         rate: documents of the probe encoded a second.
+        uncounted: work whose time cannot be known before, in words.
     """
 
     seconds: dict[str, float]
     disk_bytes: int
     memory_bytes: int
     rate: float
+    uncounted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the guess in a sentence."""
@@ -93,14 +127,21 @@ class Cost:
         total = describe_seconds(sum(self.seconds.values()))
         disk = describe_size(self.disk_bytes)
         memory = describe_size(self.memory_bytes)
-        return (
+        text = (
             f"this will take about {total} ({steps}), {disk} of disk and {memory} of memory: an "
             f"estimate from a probe, which read {self.rate:,.0f} documents a second"
         )
+        if self.uncounted:
+            works = ", and ".join(self.uncounted)
+            text += f"; more time, which cannot be known before, goes into {works}"
+        return text
 
 
 def estimate(
-    trainings: Sequence[PlannedTraining], model: COCODR, documents: Documents
+    trainings: Sequence[PlannedTraining],
+    model: COCODR,
+    documents: Documents,
+    queries: WantedQueries | None = None,
 ) -> Cost | None:
     """Guess what an adaptation still costs: trainings without a finished model, and judging all.
 
@@ -108,6 +149,7 @@ def estimate(
         trainings: all trainings.
         model: the base.
         documents: the target.
+        queries: the queries that are generated first.
 
     Returns:
         The cost; None if nothing is left to be trained or encoded by the base, which no probe
@@ -123,12 +165,26 @@ def estimate(
     rate = probe(model, documents)
     rates = {"float32": rate}
     corpus_seconds = len(documents) / rate
+    pair_rates: dict[str, float] = {}
     seconds: dict[str, float] = {}
+    uncounted = [] if queries is None else [str(queries)]
     for training in left:
         precision = _precision(model, training)
         if precision not in rates:
             rates[precision] = probe(model, documents, precision)
-        seconds[training.label] = training_seconds(training, rates[precision], corpus_seconds)
+        of_training = training_seconds(training, rates[precision], corpus_seconds)
+        of_training += merging_seconds(training, rate, len(documents))
+        teacher = training.teacher
+        if teacher is not None and teacher_kind(teacher) is TEACHERS["cross-encoder"]:
+            if teacher not in pair_rates:
+                pair_rates[teacher] = probe_teacher(teacher, model, documents)
+            of_training += _workload(training).pairs / pair_rates[teacher]
+        elif teacher is not None and teacher_kind(teacher) is not TEACHERS["file"]:
+            lists = _workload(training).lists
+            uncounted.append(
+                f"ranking for up to {lists:,} lists by the teacher {teacher} ({training.label})"
+            )
+        seconds[training.label] = of_training
     trained = sum(training.encodes for training in trainings)
     seconds[JUDGEMENT] = missing / rate + trained * corpus_seconds
     weights = sum(weight.nbytes for weight in model.parameters())
@@ -141,7 +197,7 @@ def estimate(
         memory += min(all_vectors, IN_MEMORY)
     activations = [training_bytes(model, training.options) for training in left]
     memory += max(activations, default=0)
-    return Cost(seconds, checkpoints + all_vectors, memory, rate)
+    return Cost(seconds, checkpoints + all_vectors, memory, rate, tuple(uncounted))
 
 
 def _precision(model: COCODR, training: PlannedTraining) -> str:
@@ -176,6 +232,28 @@ def probe(model: COCODR, documents: Documents, precision: str = "float32") -> fl
     counted_texts = _texts(model, documents, _COUNTED)
     lengths = _lengths(model, counted_texts)
     return tokens_a_second * len(lengths) / sum(lengths)
+
+
+def probe_teacher(name: str, model: COCODR, documents: Documents) -> float:
+    """Return the pairs of query and document that a cross-encoder scores a second.
+
+    Args:
+        name: the cross-encoder.
+        model: the encoder, whose text format and device it shares.
+        documents: the corpus; the first words of a document stand for its query.
+    """
+    teacher = CrossEncoderTeacher(name, documents, model.text_format, device=str(model.device))
+    lists = []
+    for row in spaced_rows(len(documents), PROBE):
+        one_row = np.array([row])
+        [document] = documents.take(one_row)
+        query_words = model.text_format.document(document).split()[:_QUERY_WORDS]
+        lists.append(("", " ".join(query_words), one_row))
+    teacher.score_lists(lists[:_WARM_UP])
+    started = time.perf_counter()
+    teacher.score_lists(lists)
+    seconds = max(time.perf_counter() - started, 1e-6)
+    return len(lists) / seconds
 
 
 def _texts(model: COCODR, documents: Documents, most: int) -> list[str]:
@@ -232,7 +310,7 @@ def training_seconds(
     options = training.options
     if not isinstance(options, TrainingOptions):  # fuse: the dense vectors are there
         return min(options.sample / rate, corpus_seconds)
-    workload = options.workload(training.examples)
+    workload = _workload(training)
     texts = workload.steps * options.batch_size * workload.texts
     passes = _TRAINING
     if options.cached_mini_batch() is not None:
@@ -240,3 +318,24 @@ def training_seconds(
     training_time = passes * texts / rate
     search_time = workload.searches * corpus_seconds
     return training_time + search_time
+
+
+def merging_seconds(training: PlannedTraining, rate: float, documents: int) -> float:
+    """Return the seconds of choosing how weights are merged, 0 if they are not.
+
+    Args:
+        training: it encodes the candidates of held-out queries, with the base and every share.
+        rate: texts encoded a second.
+        documents: documents of the corpus.
+    """
+    queries = _workload(training).merged_on
+    if not queries:
+        return 0.0
+    return (1 + len(SHARES)) * most_encoded(queries, documents) / rate
+
+
+def _workload(training: PlannedTraining) -> Workload:
+    """Return what a training reads; nothing for ``fuse``, which takes no steps."""
+    if not isinstance(training.options, TrainingOptions):
+        return Workload(steps=0, texts=0, searches=0)
+    return training.options.workload(training.examples)

@@ -183,6 +183,19 @@ def keep_weights(model: COCODR, file: Path) -> str:
     return file_sha256(file)
 
 
+def most_encoded(queries: int, documents: int) -> int:
+    """Return the most texts that a measurement of an encoder on held-out queries encodes.
+
+    Args:
+        queries: the held-out queries.
+        documents: documents of the corpus. Those that fit into memory are encoded once.
+    """
+    candidates = queries * (1 + CANDIDATES)
+    if documents <= _MOST_VECTORS:
+        candidates = min(candidates, documents)
+    return queries + candidates
+
+
 @dataclass(frozen=True)
 class SelectionRecord(Record):
     """The measurements on held-out queries.

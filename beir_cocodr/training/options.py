@@ -551,4 +551,12 @@ class DistillOptions(HeldOut, TrainingOptions):
     def workload(self, examples: int) -> Workload:
         """Return what a training over so many queries reads."""
         steps = self.steps_for(examples)
-        return Workload(steps, 1 + self.list_size, -(-steps // self.refresh_steps))
+        lists = steps * self.batch_size
+        return Workload(
+            steps=steps,
+            texts=1 + self.list_size,
+            searches=-(-steps // self.refresh_steps),
+            lists=lists,
+            pairs=lists * self.list_size,
+            merged_on=0 if self.merge_on is None else min(self.most_held_out, examples),
+        )

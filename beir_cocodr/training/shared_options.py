@@ -40,11 +40,17 @@ class Workload:
         steps: optimiser steps.
         texts: texts of one example.
         searches: how often the corpus is searched on the way.
+        lists: lists of documents that a teacher scores, at most.
+        pairs: pairs of query and document in these lists.
+        merged_on: held-out queries by which weights are merged at the end, at most.
     """
 
     steps: int
     texts: int
     searches: int
+    lists: int = 0
+    pairs: int = 0
+    merged_on: int = 0
 
 
 def report_services(names: str) -> list[str]:

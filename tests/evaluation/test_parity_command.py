@@ -49,7 +49,7 @@ def test_command_line(tmp_path, capsys):
         (["--parity", "x.run", "--measures", "bogus"], "bogus"),
         (["--parity", "other.run"], "none of the queries"),
         (["--parity", "x.run", "--passages", "90"], "--passages is not used with --parity"),
-        (["--parity", "x.run", "--no-labels"], "--labels is not used with --parity"),
+        (["--parity", "x.run", "--no-labels"], "--no-labels is not used with --parity"),
         (["--parity", "x.run", "--bm25-weight", "1"], "--bm25-weight is not used with --parity"),
         (["bm25", "--passages", "90", "--judge", "x"], "--judge is not used with --passages"),
     ],

@@ -189,6 +189,46 @@ def test_a_kill_repeats_one_batch_at_most(tmp_path):
     assert record.counts["queries"] == 6
 
 
+def test_costs_leave_out_finished_shards(tmp_path, caplog):
+    """Without kinds nothing is kept by content, and the shards alone tell what is left."""
+    caplog.set_level(logging.INFO)
+    lines = [json.dumps({"_id": f"d{i}", "text": f"word{i} and more"}) for i in range(6)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    is_down = True
+    options = GenerationOptions(per_passage=2, shard_documents=2, prompt="Ask: {passage}")
+
+    def answer(asked):
+        if is_down and "word4" in asked.content["messages"][-1]["content"]:
+            raise ConnectionResetError
+        return {"choices": [{"message": {"role": "assistant", "content": "some words here"}}]}
+
+    with serving(answer) as server:
+        name = f"{server.url}#m"
+        with pytest.raises(InputError):
+            generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+        is_down = False
+        generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+    costs = [message for message in caplog.messages if "tokens to read" in message]
+    # A server reads the prompt, of four words with the passage, for each query.
+    assert f"about 12 queries (about {12 * 4 * 1.4:.0f} tokens to read" in costs[0]
+    assert f"about 4 queries (about {4 * 4 * 1.4:.0f} tokens to read" in costs[1]
+    assert "67% of the passages" in costs[1]
+
+
+@pytest.mark.parametrize(("kinds", "read"), [(None, 1), ("claims", 3)])
+def test_a_model_reads_a_prompt_once_unless_kinds_take_turns(kinds, read, tiny_gpt2, monkeypatch):
+    monkeypatch.setattr(
+        "beir_cocodr.generation.language_model.few_shot_prompt",
+        lambda kind=None: f"{kind}: {{passage}}",
+    )
+    options = GenerationOptions(query_kinds=kinds, per_passage=3, max_length=4)
+    documents = load_collection({"d": "wing flow"}, labels="none").documents
+    writer = build_generator(str(tiny_gpt2), documents, options, "cpu")
+    prompts = writer.prompts_of(Passage(0, 0, 0, 9, "wing flow", ""))
+    assert len(prompts) == read
+    assert all(": wing flow" in prompt for prompt in prompts)
+
+
 def test_near_duplicates_equal_brute_force():
     rng = np.random.default_rng(3)
     texts = []

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from beir_cocodr import COCODR, FuseOptions, load_collection
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 from beir_cocodr.training import adaptation_cost as module
@@ -17,7 +19,9 @@ from beir_cocodr.training.adaptation_cost import (
     PROBE,
     PlannedTraining,
     estimate,
+    merging_seconds,
     probe,
+    probe_teacher,
     training_bytes,
     training_seconds,
 )
@@ -128,3 +132,71 @@ def test_cached_gradients_take_another_pass_and_hold_fewer_texts(model):
     assert seconds[1] == pytest.approx(seconds[0] * 4 / 3)
     assert training_bytes(model, whole) == 4 * training_bytes(model, parts) > 0
     assert training_bytes(model, FuseOptions()) == 0
+
+
+LISTS = {"positives": 1, "m_bm25": 1, "m_hard": 1}
+
+
+def test_a_cross_encoder_scores_every_pair_of_the_lists(model, documents, tiny_cross, monkeypatch):
+    rates = {"documents": 10.0, "pairs": 4.0}
+    monkeypatch.setattr(module, "probe", lambda model, documents: rates["documents"])
+    monkeypatch.setattr(module, "probe_teacher", lambda *arguments: rates["pairs"])
+    options = DistillOptions.of(**BUDGET, **LISTS)
+    training = PlannedTraining("base + x", options, 40, teacher=str(tiny_cross))
+    alone = estimate([replace(training, teacher=None)], model, documents)
+    cost = estimate([training], model, documents)
+    pairs = 5 * 4 * 3
+    assert cost.seconds["base + x"] - alone.seconds["base + x"] == pytest.approx(pairs / 4)
+    assert cost.uncounted == ()
+
+
+def test_the_probe_of_a_teacher_scores_pairs_over_the_clock(
+    model, documents, tiny_cross, monkeypatch
+):
+    ticks = iter([100.0, 104.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
+    assert probe_teacher(str(tiny_cross), model, documents) == min(PROBE, len(documents)) / 4
+
+
+@pytest.mark.parametrize(
+    ("most_held_out", "documents", "texts"),
+    [
+        (10, 50_000, 10 + 10 * 101),
+        (10, 48, 10 + 48),  # a small corpus is encoded once
+        (500, 50_000, 40 + 40 * 101),  # there are no more queries
+    ],
+)
+def test_merging_encodes_candidates_for_the_base_and_every_share(most_held_out, documents, texts):
+    options = DistillOptions.of(**BUDGET, merge_on="crops", most_held_out=most_held_out)
+    training = PlannedTraining("base + x", options, 40)
+    assert merging_seconds(training, 10.0, documents) == pytest.approx(5 * texts / 10)
+    unmerged = replace(training, options=replace(options, merge_on=None))
+    assert merging_seconds(unmerged, 10.0, documents) == 0
+
+
+def test_what_cannot_be_known_is_said(model, documents, beir_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
+    target = load_collection(beir_folder, labels="optional")
+    settings = {"distill": DistillOptions.of(**BUDGET)}
+    generation = GenerationOptions(per_passage=3, max_passages=20, filter_retriever="hybrid:minilm")
+    options = AdaptOptions(stages="distill", generator="t5", generation=generation)
+    plan = AdaptationPlan(target, None, settings, options, tmp_path)
+    [training] = plan.trainings()
+    assert training.examples == 60
+    assert merging_seconds(training, 10.0, len(documents)) > 0  # on crops, if on nothing else
+    said = str(estimate(plan.trainings(), model, documents, plan.wanted_queries()))
+    for work in (
+        "generating about 60 queries by t5 and filtering them by hybrid:minilm",
+        "ranking for up to 20 lists by the teacher rm3 (base + distill)",
+    ):
+        assert work in said.partition("more time, which cannot be known before, goes into")[2]
+
+
+def test_queries_that_are_there_are_counted_and_not_generated_again(beir_folder, tmp_path):
+    target = load_collection(beir_folder, labels="optional")
+    generation = GenerationOptions(per_passage=1, max_passages=5)
+    record = generate_queries(target, "lexical", tmp_path / "there", generation)
+    options = AdaptOptions(stages="distill", generated=tmp_path / "there")
+    plan = AdaptationPlan(target, None, options.chosen(), options, tmp_path)
+    assert plan.wanted_queries() is None
+    assert plan.trainings()[0].examples == record.counts["queries"] < 20

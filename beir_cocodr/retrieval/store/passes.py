@@ -6,6 +6,7 @@ what its corpus is now.
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,17 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import draft_folder, output_folder
-from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
+from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
-from beir_cocodr.provenance import TrainingRecord, read_record
 from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
+from beir_cocodr.retrieval.vectors.vector_cache import encoder_identity
 
 _OTHER_FOLDER = "encode into another folder"
 
@@ -39,7 +40,6 @@ log = logging.getLogger(__name__)
 def add_lexical(
     store: str | Path,
     model: HybridEncoder,
-    trained: TrainingRecord,
     name: str,
     documents: Documents,
     output: Path,
@@ -49,25 +49,16 @@ def add_lexical(
     Args:
         store: Folder of the dense part's store.
         model: The hybrid encoder.
-        trained: Its training.json.
         name: What it was loaded by.
         documents: The corpus.
         output: Folder of the new store.
 
     Raises:
-        InputError: The store is of another encoder than the one that was fused, or of other
-            documents, or ``output`` is taken.
+        InputError: The store is of another encoder than the one that was fused, of one that reads
+            documents otherwise, or of other documents, or ``output`` is taken.
     """
     dense = EmbeddingStore.open(store)
-    if dense.record.identity["weights"] != trained.base_sha256:
-        raise InputError(
-            f"{dense.folder} was encoded by {dense.record.model.name!r}, but {name} was fused from "
-            "another encoder; name the store of that encoder"
-        )
-    if dense.record.identity["corpus"] != documents.content_hash:
-        raise InputError(
-            f"{dense.folder} contains another corpus; encode this one with the dense encoder first"
-        )
+    _check_dense_part(dense, model, name, documents)
     options = EncodeOptions(
         precision=dense.record.precision,
         backend=dense.record.backend,
@@ -93,6 +84,32 @@ def add_lexical(
                 encoder.encode(np.arange(shard.start, shard.stop)),
             )
     return EmbeddingStore.open(output)
+
+
+def _check_dense_part(
+    dense: EmbeddingStore,
+    model: HybridEncoder,
+    name: str,
+    documents: Documents,
+) -> None:
+    """Raise an InputError if a store does not hold what a model's dense part makes of a corpus."""
+    record = dense.record
+    needed = encoder_identity(model.dense_part(), record.backend)
+    if record.identity["weights"] != needed["weights"]:
+        raise InputError(
+            f"{dense.folder} was encoded by {record.model.name!r}, but {name} was fused from "
+            "another encoder; name the store of that encoder"
+        )
+    if record.identity["corpus"] != documents.content_hash:
+        raise InputError(
+            f"{dense.folder} contains another corpus; encode this one with the dense encoder first"
+        )
+    differences = record.encoding_differences(needed)
+    if differences:
+        raise InputError(
+            f"{dense.folder} was encoded with other settings than {name} has: {differences}; "
+            "encode with the dense encoder and these settings first, or leave --dense out"
+        )
 
 
 @dataclass(frozen=True)
@@ -303,6 +320,27 @@ def _former_rows(
     return np.where(is_lost, -1, rows)
 
 
+def _check_kept(folder: Path, asked: Mapping[str, object], verify: bool) -> None:
+    """Raise an InputError if a store in a folder would keep other options than were asked for.
+
+    Args:
+        folder: The folder.
+        asked: Option to value, of the options that a store keeps.
+        verify: Compare the store's record with its checksum.
+    """
+    former = EmbeddingStore.found(folder, verify)
+    if former is None:
+        return
+    for option, value in asked.items():
+        before = former.record.identity[option]
+        if before != value:
+            flag = f"--{option.replace('_', '-')}"
+            raise InputError(
+                f"{folder} was encoded with {flag} {before}, which --update keeps; leave {flag} "
+                f"{value} out, or {_OTHER_FOLDER}"
+            )
+
+
 def pass_over(
     dataset: str,
     name: str,
@@ -310,6 +348,7 @@ def pass_over(
     dense: Path | None,
     encoder: EncoderOptions,
     updated: EncodeOptions | None = None,
+    asked: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """Do what ``encode --dense`` and ``--update`` do.
 
@@ -320,15 +359,18 @@ def pass_over(
         dense: Folder of the store of the encoder's dense part, for ``--dense``.
         encoder: How the encoder is loaded.
         updated: How the corpus is encoded, for ``--update``.
+        asked: Those of its options that the user set, which a store that exists has to have.
 
     Returns:
         What :func:`~beir_cocodr.retrieval.store.encode.encode` returns.
 
     Raises:
-        InputError: As for :func:`add_lexical` and :func:`update`, or the model is no hybrid
-            encoder.
+        InputError: As for :func:`add_lexical` and :func:`update`, the model is no hybrid encoder,
+            or a store that exists was made with other options than the user set.
     """
     began = time.perf_counter()
+    if updated is not None:
+        _check_kept(output, asked or {}, updated.verify)
     model = load_encoder(name, encoder)
     encoded = 0
     if updated is not None:
@@ -338,14 +380,13 @@ def pass_over(
         store = result.store
         encoded = result.encoded
     else:
-        trained = read_record(model_source(name))
-        if not isinstance(model, HybridEncoder) or trained is None or dense is None:
+        if not isinstance(model, HybridEncoder) or dense is None:
             raise InputError(
                 f"model {name!r} was not made by beir-cocodr fuse, and has no terms to add to a "
                 "store; leave --dense out, or name a model that was"
             )
         documents = load_collection(dataset, labels="none").documents
-        store = add_lexical(dense, model, trained, name, documents, output)
+        store = add_lexical(dense, model, name, documents, output)
     report: dict[str, object] = {"documents_encoded": encoded}
     if isinstance(model, HybridEncoder):
         refit = check_refit(

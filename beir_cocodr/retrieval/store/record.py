@@ -36,6 +36,9 @@ _ENCODER = (
 # Parts of the identity that do not tell encoders apart, nor how they read texts.
 _OF_THE_STORE = ("corpus", "precision", "backend", "shard_size")
 
+# Parts that an identity leaves out where they have these values.
+_LEFT_OUT: dict[str, object] = {"chunk_pooling": "first"}
+
 # Digits of a hash that a message shows, of all that it has.
 _SHOWN = 16
 _HASH = 64
@@ -110,6 +113,16 @@ class StoreRecord(Record):
 
         return self.model == other.model and encoder(self) == encoder(other)
 
+    def encoding_differences(self, identity: Identity) -> str:
+        """Return how the documents of another identity are encoded otherwise, with both values.
+
+        The corpus, what belongs to the store alone, and how queries are read do not count.
+
+        Returns:
+            The differences as a message names them, "" if there are none.
+        """
+        return _differences(_of_documents(self.identity), _of_documents(identity))
+
     def to_json(self) -> Json:
         """Return the record as JSON, with its key."""
         return {"schema": self.SCHEMA, "key": self.key, **asdict(self)}
@@ -174,12 +187,21 @@ class StoreRecord(Record):
         )
 
 
+def _of_documents(identity: Identity) -> Identity:
+    """Return the parts of an identity that say how an encoder reads and encodes documents."""
+    return {
+        part: value
+        for part, value in identity.items()
+        if part not in _OF_THE_STORE and "query" not in part
+    }
+
+
 def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     """Return the parts in which two identities differ, with both values."""
     parts = []
     for name in {**stored, **wanted}:
-        before = stored.get(name)
-        now = wanted.get(name)
+        before = stored.get(name, _LEFT_OUT.get(name))
+        now = wanted.get(name, _LEFT_OUT.get(name))
         if before != now:
             parts.append(f"{name} {_short(before)} there, {_short(now)} now")
     return ", ".join(parts)

@@ -128,3 +128,57 @@ def test_terms_are_added_to_a_store_of_the_dense_part(place, beir_folder, tmp_pa
     both = ("--dense", str(place / "dense"), "--update")
     assert run("--output", str(tmp_path / "other"), *both) == 2
     assert "one of them" in capsys.readouterr().err
+
+
+def _status(arguments: list[str]) -> object:
+    """Return the exit status of the command line."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("setting", "difference"),
+    [
+        (("--chunk-pooling", "first+mean"), 'chunk_pooling "first" there, "first+mean" now'),
+        (("--document-length", "8"), "document_length 48 there, 8 now"),
+        (("--title-separator", ": "), 'title_separator " " there, ": " now'),
+    ],
+)
+def test_a_store_of_documents_that_were_read_otherwise_is_refused(
+    setting, difference, place, beir_folder, tmp_path, capsys
+):
+    arguments = ["encode", "--dataset", str(beir_folder), "--model", str(place / "model")]
+    arguments += ["--dense", str(place / "dense"), "--output", str(tmp_path / "mixed")]
+    assert _status([*arguments, *setting]) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "there" in line]
+    assert f"has: {difference}; encode" in line
+    assert "leave --dense out" in line
+    assert not (tmp_path / "mixed").exists()
+
+
+def test_how_queries_are_read_changes_no_dense_part(place, beir_folder, tmp_path):
+    arguments = ["encode", "--dataset", str(beir_folder), "--model", str(place / "model")]
+    arguments += ["--dense", str(place / "dense"), "--output", str(tmp_path / "added")]
+    assert _status([*arguments, "--query-length", "8"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--precision", "int8"), "--precision is not used with --dense"),
+        (("--no-verify",), "--no-verify is not used with --dense"),
+        (
+            ("--processes", "2", "--shard-size", "9"),
+            "--shard-size, --processes are not used with --dense",
+        ),
+    ],
+)
+def test_options_that_only_encoding_reads_are_refused(
+    options, message, place, beir_folder, tmp_path, capsys
+):
+    arguments = ["encode", "--dataset", str(beir_folder), "--model", str(place / "model")]
+    arguments += ["--dense", str(place / "dense"), "--output", str(tmp_path / "added")]
+    assert _status([*arguments, *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "added").exists()

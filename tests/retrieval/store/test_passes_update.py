@@ -15,7 +15,7 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.passes import update
-from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.record import STORE_FILE, EncodeOptions
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
 
@@ -133,3 +133,27 @@ def test_the_command_updates_a_folder_of_files(capsys, tiny_cosine, tmp_path):
     report = json.loads(out)
     assert (status, report["documents"], report["documents_encoded"]) == (0, 3, 1)
     assert run("--update", "--dense", str(store))[0] == 2
+    for unused in ("--processes", "--threads"):
+        status, _, err = run("--update", unused, "2")
+        assert (status, f"{unused} is not used with --update" in err) == (2, True)
+
+
+def test_an_update_keeps_what_a_store_was_encoded_with(capsys, tiny_cosine, tmp_path):
+    folder, store = tmp_path / "mine", tmp_path / "store"
+    folder.mkdir()
+    (folder / "a.txt").write_text("wing flow")
+    command = ["encode", "--dataset", str(folder), "--model", str(tiny_cosine), "--update"]
+    command += ["--output", str(store), "--precision"]
+
+    def run(precision: str) -> object:
+        with pytest.raises(SystemExit) as ended:
+            main([*command, precision])
+        return ended.value.code
+
+    for _ in range(2):  # the first call makes the store
+        assert run("fp16") == 0
+    before = (store / STORE_FILE).read_bytes()
+    assert run("int8") == 2
+    err = capsys.readouterr().err
+    assert "was encoded with --precision fp16, which --update keeps; leave --precision int8" in err
+    assert (store / STORE_FILE).read_bytes() == before
