@@ -220,12 +220,14 @@ class Reranking(HostRetriever):
         """Return (n,) float32 scores of documents for a query."""
         if not len(rows):
             return np.empty(0, np.float32)
-        query = self.read(query)
         documents = self.texts(self.documents.take(rows))
-        pairs = [(query, document) for document in documents]
+        return self.score_texts(self.read(query), documents)
+
+    def score_texts(self, query: str, texts: list[str]) -> Floats:
+        """Return (n,) float32 scores of texts for a query."""
         raw = self.encode(
             self.model.predict,
-            pairs,
+            [(query, text) for text in texts],
             activation_fn=torch.nn.Identity(),
             show_progress_bar=False,
         )
