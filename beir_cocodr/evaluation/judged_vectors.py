@@ -402,7 +402,6 @@ class LearnedVectors:
         if self.record.kept:
             rows = dense.documents.rows(self.record.documents)
             dense.embeddings = ChangedEmbeddings(dense.embeddings, rows, self.vectors)
-            dense.__dict__.pop("moments", None)
 
     def save(self, folder: Path) -> None:
         """Write the record and the vectors; the record comes last."""
@@ -477,7 +476,6 @@ def forget(dense: Dense) -> None:
     """Let a search use its vectors as the encoder made them."""
     if isinstance(dense.embeddings, ChangedEmbeddings):
         dense.embeddings = dense.embeddings.unchanged
-        dense.__dict__.pop("moments", None)
 
 
 def key_of(dense: Dense) -> str:

@@ -77,7 +77,6 @@ class LearnedColumns:
             # What was learned before stays in use.
             for name, dense in encoders.items():
                 dense.embeddings = searched[name]
-                dense.__dict__.pop("moments", None)
             raise
         self.results.clear()
         for name, dense in encoders.items():

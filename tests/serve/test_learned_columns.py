@@ -11,12 +11,19 @@ pytest.importorskip(
 from starlette.testclient import TestClient
 from test_session import wait
 
+from beir_cocodr import FuseOptions, Searcher, fuse
+from beir_cocodr.data.judgement_log import log_judgement
+from beir_cocodr.evaluation.judged_vectors import LearnedVectors
 from beir_cocodr.serve import app
+from beir_cocodr.serve.learned_columns import LEARNED_FOLDER, LearnedColumns
 from beir_cocodr.serve.session import Session
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
 
 SECRET = "a token that nobody knows"
+WORDS = ["wing", "flow", "shock", "layer", "drag", "plate", "nozzle", "jet", "heat", "speed"]
+QUERIES = [f"supersonic {first} {second}" for first, second in itertools.pairwise(WORDS)]
+QUERIES += [f"supersonic {word} of a wing" for word in WORDS]
 
 
 def ready(state):
@@ -62,9 +69,7 @@ def test_thumbs_move_the_search_and_one_click_undoes_it(started, tiny_cosine, tm
     refused = page.post("/api/learn", json={})
     assert refused.status_code == 400
     assert "nothing is judged yet" in refused.json()["error"]
-    words = ["wing", "flow", "shock", "layer", "drag", "plate", "nozzle", "jet", "heat", "speed"]
-    queries = [f"supersonic {first} {second}" for first, second in itertools.pairwise(words)]
-    queries += [f"supersonic {word} of a wing" for word in words]
+    queries = QUERIES
     before = best(queries[0])
     wanted = next(f"d{number}" for number in range(1, 48) if f"d{number}" not in before)
     judge(page, queries[:9], wanted)
@@ -90,6 +95,39 @@ def test_thumbs_move_the_search_and_one_click_undoes_it(started, tiny_cosine, tm
     assert page.post("/api/forget", json={}).json()["learned"] == []
     assert best(queries[0]) == before
     assert not (tmp_path / "out" / "learned").exists()
+
+
+def rankings(searcher):
+    hits = searcher.search_all(dict(zip(QUERIES, QUERIES, strict=True)))
+    return {query: [(hit.id, round(hit.score, 5)) for hit in best] for query, best in hits.items()}
+
+
+def test_all_models_of_an_encoder_search_by_what_it_learned(beir_folder, tiny_cosine, tmp_path):
+    """On the page a model has searched before it learns, and ``search --learned`` begins anew."""
+    fused = tmp_path / "fused"
+    fuse(str(tiny_cosine), str(beir_folder), output=fused, options=FuseOptions(probes=8))
+    kinds = ["", "hybrid:", "rrf:", "rm3:", "feedback:", "vector:", "hybrid@estimate:"]
+    models = [f"{kind}{tiny_cosine}" for kind in kinds]
+    models += [str(fused), f"feedback:{fused}"]
+    page = Searcher(str(beir_folder))
+    searchers = [page.beside(model) for model in models]
+    before = {searcher.model: rankings(searcher) for searcher in searchers}
+    for query in QUERIES:
+        log_judgement(tmp_path / "judgements.jsonl", "d3", 2, query)
+    columns = LearnedColumns(tmp_path)
+    columns.learn(searchers, tmp_path / "judgements.jsonl", {})
+    assert [learned["kept"] for learned in columns.describe()] == [True, True]
+    after = {searcher.model: rankings(searcher) for searcher in searchers}
+    folders = {}
+    for folder in (tmp_path / LEARNED_FOLDER).iterdir():
+        folders[LearnedVectors.load(folder).vectors.shape[1]] = folder
+    for model in models:
+        fresh = Searcher(str(beir_folder), model)
+        width = fresh.dense.embeddings.dimensions
+        LearnedVectors.load(folders[width]).apply(fresh.dense)
+        assert after[model] == rankings(fresh) != before[model], model
+    columns.forget(searchers)
+    assert {searcher.model: rankings(searcher) for searcher in searchers} == before
 
 
 def test_the_verdict_does_not_know_what_was_learned(started, tmp_path):
