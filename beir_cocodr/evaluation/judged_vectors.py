@@ -40,6 +40,7 @@ from beir_cocodr.retrieval.vectors.nudge import (
     pulls_of,
     unit_pulls,
 )
+from beir_cocodr.retrieval.vectors.vector_cache import encoder_identity
 
 #: The record of learned vectors in a folder, and the vectors.
 LEARNED_FILE = "learned.json"
@@ -472,6 +473,11 @@ def learn(
     return LearnedVectors.load(output_path(output)).record
 
 
+def has_moved(dense: Dense) -> bool:
+    """Return whether a search uses vectors that judged queries moved."""
+    return isinstance(dense.embeddings, ChangedEmbeddings)
+
+
 def forget(dense: Dense) -> None:
     """Let a search use its vectors as the encoder made them."""
     if isinstance(dense.embeddings, ChangedEmbeddings):
@@ -482,6 +488,11 @@ def key_of(dense: Dense) -> str:
     """Return a hash of what the vectors of a search depend on: the encoder and the corpus."""
     encoder = CorpusEncoder(dense.model, dense.documents)
     return json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
+
+
+def encoder_key_of(dense: Dense) -> str:
+    """Return a hash of the encoder of a search, which stays when the corpus changes."""
+    return json_sha256(encoder_identity(dense.model))
 
 
 def _relevant(dense: Dense, judgements: Judgements) -> tuple[list[str], list[dict[int, int]]]:

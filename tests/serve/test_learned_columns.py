@@ -14,7 +14,7 @@ from test_session import wait
 from beir_cocodr import FuseOptions, Searcher, fuse
 from beir_cocodr.data.judgement_log import log_judgement
 from beir_cocodr.evaluation.judged_vectors import LearnedVectors
-from beir_cocodr.serve import app
+from beir_cocodr.serve import app, corpus_watch
 from beir_cocodr.serve.learned_columns import LEARNED_FOLDER, LearnedColumns
 from beir_cocodr.serve.session import Session
 
@@ -128,6 +128,61 @@ def test_all_models_of_an_encoder_search_by_what_it_learned(beir_folder, tiny_co
         assert after[model] == rankings(fresh) != before[model], model
     columns.forget(searchers)
     assert {searcher.model: rankings(searcher) for searcher in searchers} == before
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, (first, second) in enumerate(itertools.permutations(WORDS[:6], 2)):
+        (folder / f"{number}.txt").write_text(f"A {first} and a {second}, number {number}.")
+    return folder
+
+
+def test_the_page_says_that_what_was_learned_belongs_to_another_corpus(
+    files, tiny_cosine, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(corpus_watch, "INTERVAL", 0.05)
+    model = str(tiny_cosine)
+
+    def start():
+        session = Session(str(files), [model, f"hybrid:{model}"], tmp_path / "out", samples=4)
+        session.comparison.update = lambda models: ""
+        session.start()
+        wait(session, ready)
+        return session
+
+    session = start()
+    last = session.search(model, QUERIES[0])["hits"][-1]["id"]
+    for query in QUERIES:
+        session.judge(last, 2, query)
+    session.learn()
+    [learned] = session.state()["learned"]
+    assert (learned["kept"], learned["used"]) == (True, True)
+    (files / "3.txt").write_text("A library of journals.")
+    reason = "belongs to the corpus as it was before a change and is not in use; learn again"
+    state = wait(session, lambda state: any(reason in one["text"] for one in state["learned"]))
+    assert [(one["kept"], one["used"]) for one in state["learned"]] == [(False, False)]
+    wait(session, ready)
+    assert session.stop()
+    assert caplog.text.count(reason) == 1
+    session = start()
+    [outdated] = session.state()["learned"]
+    assert reason in outdated["text"]
+    session.learn()
+    [learned] = session.state()["learned"]
+    assert learned["used"]
+    assert session.stop()
+    [vectors] = (tmp_path / "out").glob("learned/*/learned.safetensors")
+    vectors.write_bytes(b"no vectors")
+    session = start()
+    [damaged] = session.state()["learned"]
+    assert not damaged["used"]
+    assert f"{vectors} is damaged" in damaged["text"]
+    assert f"{vectors} is damaged" in caplog.text
+    session.forget()
+    assert session.state()["learned"] == []
+    assert session.stop()
 
 
 def test_the_verdict_does_not_know_what_was_learned(started, tmp_path):
