@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import draft_folder
 from beir_cocodr.records import Json
 
 if TYPE_CHECKING:
@@ -96,11 +97,14 @@ class LearnedColumns:
             for name, dense in encoders.items():
                 judgements = load_judgements(judged).of(queries, dense.documents)
                 forget(dense)
-                learned[name] = LearnedVectors.learn(dense, judgements)
-            for name, dense in encoders.items():
-                learned[name].save(self._folder_of(dense))
+                learned[name] = LearnedVectors.learn(dense, judgements).named(name)
+            with draft_folder(self.folder, replace=True) as draft:
+                if self.folder.is_dir():  # other encoders keep what they learned
+                    shutil.copytree(self.folder, draft, dirs_exist_ok=True)
+                for name, dense in encoders.items():
+                    learned[name].save(draft / _folder_name(dense))
         except BaseException:
-            # What was learned before stays in use.
+            # What was learned before stays in use, and on the disk.
             for name, dense in encoders.items():
                 dense.embeddings = searched[name]
             raise
@@ -128,7 +132,7 @@ class LearnedColumns:
         from beir_cocodr.evaluation.judged_vectors import LearnedVectors, has_moved, key_of
 
         for name, dense in self._encoders([searcher]).items():
-            folder = self._folder_of(dense)
+            folder = self.folder / _folder_name(dense)
             # Other models of the encoder may have recalled it.
             if not folder.is_dir() or has_moved(dense):
                 continue
@@ -174,7 +178,9 @@ class LearnedColumns:
                 encoders[searcher.model] = dense
         return encoders
 
-    def _folder_of(self, dense: Dense) -> Path:
-        from beir_cocodr.evaluation.judged_vectors import encoder_key_of
 
-        return self.folder / encoder_key_of(dense)[:16]
+def _folder_name(dense: Dense) -> str:
+    """Return the name of the folder of what an encoder learned."""
+    from beir_cocodr.evaluation.judged_vectors import encoder_key_of
+
+    return encoder_key_of(dense)[:16]

@@ -130,6 +130,45 @@ def test_all_models_of_an_encoder_search_by_what_it_learned(beir_folder, tiny_co
     assert {searcher.model: rankings(searcher) for searcher in searchers} == before
 
 
+def test_a_failure_leaves_what_all_encoders_learned_before(
+    beir_folder, tiny_cosine, two_layer_cosine, tmp_path, monkeypatch
+):
+    page = Searcher(str(beir_folder))
+    searchers = [page.beside(str(model)) for model in (tiny_cosine, two_layer_cosine)]
+    log = tmp_path / "judgements.jsonl"
+    for query in QUERIES:
+        log_judgement(log, "d3", 2, query)
+    columns = LearnedColumns(tmp_path)
+    columns.learn(searchers, log, {})
+
+    def contents():
+        files = (tmp_path / LEARNED_FOLDER).rglob("*")
+        return {file: file.read_bytes() for file in files if file.is_file()}
+
+    before = contents()
+    after = [rankings(searcher) for searcher in searchers]
+    assert len(before) == 4
+    for query in QUERIES:
+        log_judgement(log, "d5", 2, query)
+    save = LearnedVectors.save
+
+    def failing(learned, folder):
+        if learned.record.model == str(two_layer_cosine):
+            raise OSError("the disk is full")
+        save(learned, folder)
+
+    monkeypatch.setattr(LearnedVectors, "save", failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        columns.learn(searchers, log, {})
+    assert contents() == before
+    assert [rankings(searcher) for searcher in searchers] == after
+    # An encoder that is not on the page keeps what it learned.
+    columns.learn(searchers[:1], log, {})
+    assert len(contents()) == 4
+    assert sum(before[file] == content for file, content in contents().items()) == 2
+    assert not list(tmp_path.glob(".*"))
+
+
 @pytest.fixture
 def files(tmp_path):
     folder = tmp_path / "files"
