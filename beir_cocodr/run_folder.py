@@ -37,6 +37,8 @@ _RESULTS = (
     "report.html",
     "parity.json",
     "gate.json",
+    "learned.json",
+    "learned.safetensors",
     "passages.json",
     "overlap.json",
     "nearest.tsv",

@@ -25,6 +25,7 @@ def learn(
     output: Annotated[Path, plain("Write the learned vectors to this folder.")],
     *,
     search: SearchOptions,
+    overwrite: parameters.Overwrite = False,
     as_json: parameters.Json = False,
 ) -> None:
     """Move document vectors by judged queries if that helps.
@@ -32,9 +33,11 @@ def learn(
     The vectors of relevant documents move towards their queries. How far is chosen by
     cross-validation over the queries, and nothing moves unless queries that are held out gain.
     """
+    from beir_cocodr.evaluation.judged_vectors import LearnOptions
     from beir_cocodr.evaluation.judged_vectors import learn as run
 
-    record = run(model, dataset, judgements, output, search=search)
+    options = LearnOptions(overwrite=overwrite)
+    record = run(model, dataset, judgements, output, options, search)
     if as_json:
         print_json(record.to_json())
     else:

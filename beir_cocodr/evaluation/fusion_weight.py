@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.evaluation.evaluate import spaced
@@ -25,6 +24,7 @@ from beir_cocodr.retrieval.ranking import Lexical
 from beir_cocodr.retrieval.resolve import Model, resolve_model
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.retrieval.vectors.embeddings_property import embeddings_property
 
 #: BM25's weight where the fusion is expected to lose: short queries over a much weaker BM25.
 LIGHT_WEIGHT = 0.2
@@ -114,7 +114,7 @@ class EstimatedHybrid(Hybrid):
     """The fusion whose weight of BM25 is chosen by an estimate without labels: hybrid@estimate:M.
 
     It is chosen when the fusion is first used, from the corpus alone: no query that is searched for
-    has a part in it.
+    has a part in it. Vectors that have learned choose it anew.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class EstimatedHybrid(Hybrid):
         self._resources = resources
         self._spec = spec
 
-    @cached_property
+    @embeddings_property
     def choice(self) -> WeightChoice:
-        """The weight and its reason."""
+        """Return the weight and its reason."""
         spec = self._spec
         dense = replace(
             spec,

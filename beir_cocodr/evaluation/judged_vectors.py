@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.collection import Dataset, load_collection
-from beir_cocodr.data.judgements import Judgements, load_judgements
+from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
 from beir_cocodr.data.text import query_key
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.few_labels import FEWEST, LEVEL
@@ -41,6 +41,8 @@ from beir_cocodr.retrieval.vectors.nudge import (
     pulls_of,
     unit_pulls,
 )
+from beir_cocodr.retrieval.vectors.vector_cache import encoder_identity
+from beir_cocodr.run_folder import results_folder
 
 #: The record of learned vectors in a folder, and the vectors.
 LEARNED_FILE = "learned.json"
@@ -66,10 +68,17 @@ CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class LearnOptions(Options):
-    """Options of learning from judged queries."""
+    """Options of learning from judged queries.
+
+    Attributes:
+        folds: parts of the judged queries, of which one is held out at a time.
+        seed: seed of the parts.
+        overwrite: replace what another run wrote to the output folder.
+    """
 
     folds: int = option(5, "Hold out the judged queries in this many parts.", min=2)
     seed: int = option(42, "Seed the parts with this number.", min=0)
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class Learning(Record):
         confidence: Probability that held-out queries gain, by Student's t.
         kept: True if the confidence is at least 80%: only then do the vectors move.
         left_out: Judged queries without a relevant document in the corpus.
-        model: Name of the model.
+        model: Name of the model whose encoder learned.
         key: Hash of the encoder and the corpus.
         documents: Ids of the moved documents.
         vectors_sha256: Checksum of the vectors, where there is a file of them.
@@ -414,6 +423,10 @@ class LearnedVectors:
         )
         return cls(record, vectors)
 
+    def named(self, model: str) -> LearnedVectors:
+        """Return the same vectors with the name of the model whose encoder learned them."""
+        return LearnedVectors(replace(self.record, model=model), self.vectors)
+
     def apply(self, dense: Dense | None) -> None:
         """Let a search use the vectors, if they were kept.
 
@@ -438,7 +451,6 @@ class LearnedVectors:
         if self.record.kept:
             rows = dense.documents.rows(self.record.documents)
             dense.embeddings = ChangedEmbeddings(dense.embeddings, rows, self.vectors)
-            dense.__dict__.pop("moments", None)
 
     def save(self, folder: Path) -> None:
         """Write the record and the vectors; the record comes last."""
@@ -491,8 +503,8 @@ def learn(
         What was learned; ``kept`` is false if held-out queries do not clearly gain.
 
     Raises:
-        InputError: The model has no document vectors, or fewer than ten judged queries have a
-            relevant document.
+        InputError: The model has no document vectors, fewer than ten judged queries have a
+            relevant document, or ``output`` holds the results of another run.
     """
     searcher = Searcher(dataset, model, search)
     dense = searcher.dense
@@ -501,25 +513,46 @@ def learn(
             f"model {searcher.model} has no document vectors that could learn; name an encoder, "
             "such as minilm"
         )
-    queries = load_collection(dataset, labels="optional").queries_of_all_splits()
-    all_judgements = load_judgements(Path(judgements))
-    judged = all_judgements.of(queries, searcher.documents)
-    learned = LearnedVectors.learn(dense, judged, options)
-    learned.save(output_path(output))
+    run = {
+        "command": "learn",
+        "dataset": searcher.dataset,
+        "corpus": searcher.documents.content_hash,
+        "model": searcher.model,
+        "encoder": encoder_key_of(dense),
+        "judgements": file_sha256(judgements_file(judgements)),
+        "folds": options.folds,
+        "seed": options.seed,
+        "search": search.describe(),
+    }
+    with results_folder(output_path(output), run, options.overwrite) as folder:
+        queries = load_collection(dataset, labels="optional").queries_of_all_splits()
+        all_judgements = load_judgements(Path(judgements))
+        judged = all_judgements.of(queries, searcher.documents)
+        learned = LearnedVectors.learn(dense, judged, options).named(searcher.model)
+        learned.save(folder)
     return LearnedVectors.load(output_path(output)).record
+
+
+def has_moved(dense: Dense) -> bool:
+    """Return whether a search uses vectors that judged queries moved."""
+    return isinstance(dense.embeddings, ChangedEmbeddings)
 
 
 def forget(dense: Dense) -> None:
     """Let a search use its vectors as the encoder made them."""
     if isinstance(dense.embeddings, ChangedEmbeddings):
         dense.embeddings = dense.embeddings.unchanged
-        dense.__dict__.pop("moments", None)
 
 
 def key_of(dense: Dense) -> str:
     """Return a hash of what the vectors of a search depend on: the encoder and the corpus."""
     encoder = CorpusEncoder(dense.model, dense.documents)
     return json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
+
+
+def encoder_key_of(dense: Dense) -> str:
+    """Return a hash of the encoder of a search, which stays when the corpus changes."""
+    return json_sha256(encoder_identity(dense.model))
 
 
 def _relevant(dense: Dense, judgements: Judgements) -> tuple[list[str], list[dict[int, int]]]:

@@ -411,7 +411,7 @@ function showLearned() {
   $("learn").disabled = learning || !judged.documents;
   $("forget").hidden = !learned.length;
   $("learned").hidden = !learned.length;
-  $("learned").replaceChildren(...learned.map(({ model, text }) => make("li", {}, make("b", { title: model }, short(model)), `: ${text}.`)));
+  $("learned").replaceChildren(...learned.map(({ model, text, used }) => make("li", used ? {} : { class: "unused" }, make("b", { title: model }, short(model)), `: ${text}.`)));
 }
 
 async function learnOrForget(path, before, after) {

@@ -503,7 +503,7 @@ class Session:
             return
         self._is_outdated = False
         self.comparison.renew()
-        self.learned.results.clear()
+        self.learned.renew()
         for column in self.columns.values():
             if column.name != BM25:
                 column.done = 0
@@ -523,8 +523,12 @@ class Session:
         column.state = "loading"
         try:
             searcher = self._searcher.beside(column.name, watch)
+            if searcher.dense is not None:
+                searcher.dense.prepare()
+            # Some models are fitted to the vectors that are in use.
+            with self._searching:
+                self.learned.recall(searcher)
             searcher.prepare()
-            self.learned.recall(searcher)
         except _Stopped:
             raise
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -259,6 +260,33 @@ def test_judgements_of_any_split_teach(split, beir_folder, tiny_cosine, tmp_path
     assert learn(str(tiny_cosine), str(beir_folder), judgements, tmp_path).queries == 16
 
 
+def test_what_another_run_learned_is_replaced_only_on_request(beir_folder, tiny_cosine, tmp_path):
+    model = str(tiny_cosine)
+    output = tmp_path / "learned"
+    judgements = tmp_path / "judged.tsv"
+    judgements.write_bytes((beir_folder / "qrels" / "test.tsv").read_bytes())
+    first = learn(model, str(beir_folder), judgements, output)
+    assert first.model == model
+    assert learn(model, str(beir_folder), judgements, output) == first  # the same run again
+    files = {file.name: file.read_bytes() for file in output.iterdir()}
+    corpus = tmp_path / "corpus"
+    shutil.copytree(beir_folder, corpus)
+    with (corpus / "corpus.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": "new", "title": "", "text": "a wing"}) + "\n")
+    with pytest.raises(InputError, match=r"begun with other settings .*corpus .*--overwrite"):
+        learn(model, str(corpus), judgements, output)
+    with judgements.open("a") as file:
+        file.write("q1\td40\t1\n")
+    with pytest.raises(InputError, match=r"begun with other settings \(judgements .*--overwrite"):
+        learn(model, str(beir_folder), judgements, output)
+    assert {file.name: file.read_bytes() for file in output.iterdir()} == files
+    learn(model, str(beir_folder), judgements, output, LearnOptions(overwrite=True))
+    assert (output / "learned.json").read_bytes() != files["learned.json"]
+    (output / "run.json").unlink()
+    with pytest.raises(InputError, match=r"does not say which run made them.*--overwrite"):
+        learn(model, str(beir_folder), judgements, output)
+
+
 def test_the_commands_learn_and_search(beir_folder, tiny_cosine, tmp_path, capsys):
     """Six copies of each query answer the same document, so that they teach each other."""
     collection = load_collection(str(beir_folder))
@@ -285,6 +313,16 @@ def test_the_commands_learn_and_search(beir_folder, tiny_cosine, tmp_path, capsy
     record = json.loads(capsys.readouterr().out)
     # To this encoder, some of the 24 ask the same.
     assert FEWEST <= record["queries"] <= 24
+    assert record["model"] == model
+    with log.open("a") as file:
+        file.write(json.dumps({**lines[0], "document_id": ids[3]}) + "\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(learning)
+    assert "--overwrite" in capsys.readouterr().err
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SystemExit, match="0"):
+        main([*learning, "--overwrite", "--json"])
+    assert json.loads(capsys.readouterr().out) == record
     assert record["kept"] == (record["confidence"] >= 0.8)
     search = ["search", *base, "--model", model, "--learned", str(tmp_path / "l"), "--json"]
     with pytest.raises(SystemExit, match="0"):

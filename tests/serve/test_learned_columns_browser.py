@@ -58,3 +58,12 @@ def test_one_click_learns_and_one_click_forgets(browser, page):
     until(lambda: ids() == before)
     assert not browser.one("#learned").is_displayed()
     assert not browser.one("#forget").is_displayed()
+    # Of a corpus that has changed, the page says that nothing learned is in use.
+    browser.one("#learn").click()
+    until(lambda: browser.one("#learned").is_displayed())
+    (page.place / "files" / "new.txt").write_text("The average of some data.")
+    until(lambda: browser.all("#learned .unused"))
+    assert "is not in use; learn again" in page.text("#learned")
+    browser.one("#learn").click()
+    until(lambda: not browser.all("#learned .unused"))
+    assert "12 judged queries moved the vectors of 1 document" in page.text("#learned")

@@ -1,10 +1,12 @@
 """A dense encoder and BM25 made one hybrid encoder, saved as a model or fitted for a search."""
 
+import shutil
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -46,6 +48,7 @@ from beir_cocodr.retrieval.store.encode import collection_queries
 from beir_cocodr.retrieval.store.store_choice import StoreChoice
 from beir_cocodr.retrieval.vectors.corpus_encoder import HybridCorpusEncoder
 from beir_cocodr.retrieval.vectors.dense import Dense, EmbeddingPool
+from beir_cocodr.retrieval.vectors.embeddings_property import embeddings_property
 from beir_cocodr.same_run import check_same_run
 
 #: What names a dense encoder, or is one.
@@ -311,7 +314,7 @@ class FittedVector:
     """The hybrid encoder that :func:`fuse` makes from an encoder, fitted when it is first searched.
 
     Nothing is saved: it shows what a hybrid encoder would find before one is made. The lexical part
-    is chosen by crops of the corpus alone.
+    is chosen by crops of the corpus alone. It is fitted anew when the encoder's vectors change.
     """
 
     def __init__(
@@ -337,7 +340,7 @@ class FittedVector:
             analyzer=bm25.analyzer,
         )
 
-    @cached_property
+    @embeddings_property
     def fitted(self) -> Dense:
         """Return dense search with the hybrid encoder."""
         dense = self.dense
@@ -358,7 +361,8 @@ class FittedVector:
             dense.model,
             fit.head(smallest_as_good(candidates)),
         )
-        folder = dense.folder / f"vector-{self.options.bm25_weight:g}"
+        # A store of former vectors may still be open.
+        folder = dense.folder / f"vector-{self.options.bm25_weight:g}-{uuid4().hex}"
         fitted = Dense(
             model=model,
             documents=dense.documents,
@@ -366,6 +370,7 @@ class FittedVector:
             batch_size=dense.batch_size,
             progress=dense.progress,
         )
+        weakref.finalize(fitted, shutil.rmtree, folder, ignore_errors=True)
         encoder = HybridCorpusEncoder(
             model,
             dense.documents,

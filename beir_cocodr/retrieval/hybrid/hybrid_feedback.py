@@ -4,8 +4,6 @@ Rocchio's feedback in the joint space of the dense part and of the direction of 
 needs the vectors of a hybrid encoder and nothing else: no forward index, no text, no training.
 """
 
-from functools import cached_property
-
 import torch
 
 from beir_cocodr.arrays import Floats, Ints, spaced_rows
@@ -17,6 +15,7 @@ from beir_cocodr.retrieval.hybrid.fusion import Hybrid
 from beir_cocodr.retrieval.ranking import Lexical, Parts, Ranking
 from beir_cocodr.retrieval.store.embeddings import Embeddings, MappedEmbeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.vectors.dense import Dense
+from beir_cocodr.retrieval.vectors.embeddings_property import embeddings_property
 
 # Documents from which the mean and the deviations of similarities are computed.
 _SAMPLE = 10_000
@@ -77,7 +76,7 @@ class HybridFeedback:
             self.bm25.prepare()
         _ = self.embeddings
 
-    @cached_property
+    @embeddings_property
     def embeddings(self) -> Embeddings:
         """Return the vectors [e_d, x_d, x_d / |x_d|], (N, d + 2m).
 
@@ -113,7 +112,7 @@ class HybridFeedback:
         directions = widened[:, width + lexical_numbers :]
         return torch.cat([dense, directions], dim=1)
 
-    @cached_property
+    @embeddings_property
     def _sample(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean of z_d, (d + m,), and (S, d + m) centred z_d of a sample."""
         rows = spaced_rows(len(self.dense.embeddings), _SAMPLE)
@@ -200,7 +199,7 @@ class HybridFeedback:
         """Return the fusion of the dense part of the embeddings with BM25."""
         return Hybrid(self._dense_part, bm25, self.model.head.bm25_weight)
 
-    @cached_property
+    @embeddings_property
     def _dense_part(self) -> Dense:
         """Return dense search in the dense part of the embeddings."""
         head = self.model.head

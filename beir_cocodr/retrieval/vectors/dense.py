@@ -31,6 +31,7 @@ from beir_cocodr.retrieval.vectors.corpus_encoder import (
     HybridCorpusEncoder,
     Watcher,
 )
+from beir_cocodr.retrieval.vectors.embeddings_property import embeddings_property
 from beir_cocodr.retrieval.vectors.moments import Moments
 from beir_cocodr.retrieval.vectors.vector_cache import VectorCache
 from beir_cocodr.temporary import TemporaryFolder
@@ -182,7 +183,7 @@ class Dense:
             return self.given
         return self.encode_corpus(self.folder) if self.pool is None else self.pool.get(self)
 
-    @cached_property
+    @embeddings_property
     def moments(self) -> Moments:
         """Return mean and covariance of the embeddings, which are read once for them."""
         return Moments(self.embeddings)
