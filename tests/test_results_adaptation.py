@@ -167,7 +167,10 @@ def test_the_source_of_splades_figures_is_on_the_page():
     assert said in PROSE.split("Anserini](https://github.com/castorini/anserini)")[1]
 
 
-NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split()
+NUMBERS = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen"
+).split()
 
 
 def in_words(count: int) -> str:
@@ -209,17 +212,26 @@ def test_the_figures_of_distillation_without_labels_are_what_the_benchmark_wrote
     assert f"{words}, on none significantly" in said
     lowered = sorted((change, name) for name, change in trained["alone"].items() if change < 0)
     *first, last = [f"`{name}` ({change:.1%})" for change, name in lowered]
-    assert f"It lowered {', '.join(first)} and {last}, not significantly either" in said
+    [(name, p_alone)] = [
+        (name, value)
+        for name, value in results["p"][script.UNMERGED]["alone"].items()
+        if value < 0.05
+    ]
+    assert trained["alone"][name] < 0
+    words = f"{', '.join(first)} and {last}, only `{name}` significantly (p = {p_alone:.3f})"
+    assert f"It lowered {words}" in said
     p = results["p"]
-    assert min(min(p[script.UNMERGED][use].values()) for use in ("alone", "fused")) >= 0.05
+    assert min(p[script.UNMERGED]["fused"].values()) >= 0.05
     for of in results_of("beir_small")["tasks"].values():
         [test] = [one for one in of["tests"]["alone"] if one["b"] == script.UNMERGED]
         assert test["t_p_holm"] >= 0.05
     whole = figures()["collections"]
     teachers = {name: whole[name]["means"] for name in trained["alone"]}
     behind = [name for name, of in teachers.items() if of["rm3"] < of["dense"]]
-    assert {"cosqa-test500", "dbpedia-pool"} <= set(behind)
-    assert not {"med", "msmarco-pool"} & set(behind)
+    *first, last = [f"`{name}`" for name in behind]
+    assert f"On {', '.join(first)} and {last} the teacher, `rm3`, is itself below MiniLM" in said
+    worse = {name for name, change in trained["alone"].items() if change < 0}
+    assert f"it is above on the other {in_words(len(worse - set(behind)))} as well" in said
 
     means = results["means"]
     lower = [of[script.UNMERGED]["fused"] < of["MiniLM"]["fused"] for of in means.values()]
@@ -267,14 +279,21 @@ def test_what_checks_a_distilled_model_is_what_the_benchmark_wrote():
     said, trained, _half, _kept = distilled()
     merging = {name: of["merging"] for name, of in results["collections"].items()}
     assert merging["npl"] is None
-    for name in ("cacm", "cisi", "lisa", "anthropic-docs"):
+    for name in ("cacm", "cisi", "lisa", "liveqa-medquad"):
         assert (merging[name]["kind"], merging[name]["share"]) == ("titles", 0)
         assert merging[name]["queries"] == 100
-        assert trained["alone"][name] > 0.03
+        assert trained["alone"][name] > 0.01
+    assert (merging["anthropic-docs"]["kind"], merging["anthropic-docs"]["share"]) == (
+        "titles",
+        0.5,
+    )
+    after, before = (means["anthropic-docs"][row]["alone"] for row in (script.MERGED, "MiniLM"))
+    assert f"a half is kept ({before:.3f} to {after:.3f})" in said
     shares = ("0.25", "0.5", "0.75", "1.0")
     falling = [merging["cisi"]["means"][share] for share in shares]
     assert falling == sorted(falling, reverse=True)  # "pointed the other way"
-    for name in ("dbpedia-pool", "msmarco-pool", "time"):
+    of_others = ("dbpedia-pool", "msmarco-pool", "time")
+    for name in ("aila-statutes", "financebench-pages", *of_others):
         assert trained["alone"][name] < 0
         assert merging[name]["share"] == 0
     assert (merging["cosqa-test500"]["kind"], merging["cosqa-test500"]["share"]) == ("claims", 1)
@@ -312,8 +331,8 @@ def test_the_other_rule_of_merging_is_what_the_benchmark_wrote():
     assert f"keeps a half on {', '.join(first)} and {last}" in said
     assert changes_of(half, by_rule, "{} alone and {} fused") in said
     now = [name for name in others if content[name]["merging"]["share"]]
-    assert [content[name]["merging"]["share"] for name in now] == [0.75, 1]
-    assert now == ["cranfield", "cosqa-test500"]
+    assert [content[name]["merging"]["share"] for name in now] == [0.75, 0.5, 1]
+    assert now == ["cranfield", "anthropic-docs", "cosqa-test500"]
     assert changes_of(kept, now, "{} alone, {} fused") in said
 
 
