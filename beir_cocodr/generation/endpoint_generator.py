@@ -82,7 +82,7 @@ class EndpointGenerator:
         count = self.options.per_passage
         if not self.options.kinds:
             return [None] * count
-        return kinds_in_turn(self.options.kinds, passage.row, passage.number, count)
+        return kinds_in_turn(self.options.kinds, passage.text, count)
 
     def _prompts(self) -> object:
         """Return what is sent with a passage, for each kind if there are kinds."""

@@ -8,7 +8,7 @@ the folder.
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from typing import cast
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.beir_folder import link_corpus
-from beir_cocodr.data.passages import PassageReader
+from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.distributed import (
     do_each,
@@ -43,6 +43,7 @@ from beir_cocodr.generation.generators import (
     generator_kind,
 )
 from beir_cocodr.generation.kept_queries import KeptGenerator, describe_costs
+from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.query_selection import (
     ConsistencyFilter,
     DuplicateRule,
@@ -94,8 +95,10 @@ def generate_queries(
     shard is finished, so the same call resumes one that was killed, and any number of processes may
     share the shards, each writing its part. The process that finishes the last shard writes a BEIR
     folder (also in BEIR's and GPL's qgen layout) with ``queries.jsonl``, ``qrels/train.tsv``, the
-    corpus linked, and ``generation.json``. Its content depends neither on interruptions nor on the
-    number of processes. The processes of a run that ``torchrun`` started share the shards by
+    corpus linked, and ``generation.json``. Its queries depend neither on interruptions nor on the
+    number of processes; where a language model writes kinds of queries, which are kept batch by
+    batch, this holds up to the model's rounding, as it reads the missing passages together in
+    other batches. The processes of a run that ``torchrun`` started share the shards by
     themselves, each on its own GPU, and the first one writes the folder.
 
     Args:
@@ -370,7 +373,19 @@ def _write_shards(
         generated = writer.generate(passages, shard)
         queries, cleaned = clean_queries(generated.queries, options.max_length)
         counts = counts | generated.counts | cleaned
-        shards.write(shard, passages, queries, counts, time.perf_counter() - begun)
+        kinds = [
+            _kinds(passage, texts, options)
+            for passage, texts in zip(passages, queries, strict=True)
+        ]
+        seconds = time.perf_counter() - begun
+        shards.write(shard, passages, queries, kinds, counts, seconds)
+
+
+def _kinds(passage: Passage, texts: Sequence[str], options: GenerationOptions) -> list[str]:
+    """Return the kind of each query of a passage, none where no kinds are asked for."""
+    if not options.kinds:
+        return []
+    return kinds_in_turn(options.kinds, passage.text, len(texts))
 
 
 def _finish(
@@ -406,7 +421,6 @@ def _finish(
             kept=kept,
             documents=collection.documents,
             output=output,
-            kinds=options.kinds,
         )
         record = GenerationRecord(
             **vars(plan),

@@ -2,9 +2,9 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 
@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 # Options that do not change what is written about a passage.
 _NOT_ABOUT_A_PASSAGE = ("shard_documents", "max_passages", "batch_size", "tokenizer")
 
+# The same passages may come in other shards, and their queries follow their content alone.
+_ANY_SHARD = 0
+
 # Documents from which costs are estimated, and tokens of a word.
 _LOOKED_AT = 200
 _TOKENS_A_WORD = 1.4
@@ -34,9 +37,10 @@ class KeptGenerator:
     """A generator that asks another one for queries of passages that it has not written yet.
 
     Queries are on the disk after each batch of passages. So a run that was killed repeats at most
-    one batch, and a corpus that has changed pays for its new passages alone. Queries lose labels
-    and marks around them; those that are too short or speak of "the passage" are emptied and
-    counted.
+    one batch, and a corpus that has changed pays for its new passages alone. What the other
+    generator draws for a passage has to depend on its text and not on the passages beside it, as
+    these are only those that are not written yet. Queries lose labels and marks around them; those
+    that are too short or speak of "the passage" are emptied and counted.
 
     Args:
         inner: The generator that writes.
@@ -62,20 +66,19 @@ class KeptGenerator:
         self.inner.prepare(folder)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
-        """Return the queries of passages, with counts of those that were kept and refused."""
+        """Return the queries of passages, with counts of those that were kept and refused.
+
+        The other generator's counts are added. They are of the passages that it writes now.
+        """
         missing = [passage for passage in passages if not self.knows(passage)]
-        size = self.options.batch_size
-        for start in range(0, len(missing), size):
-            self._write(missing[start : start + size])
+        counts = self._write_all(missing)
         queries = [self._usable(passage) for passage in passages]
         refused = 0
         for of_passage in queries:
             refused += sum(not query.text for query in of_passage)
-        counts = {
-            "passages_kept": len(passages) - len(missing),
-            "refused": refused,
-        }
-        return Generated(queries, counts)
+        counts["passages_kept"] = len(passages) - len(missing)
+        counts["refused"] = refused
+        return Generated(queries, dict(counts))
 
     def prompts_of(self, passage: Passage) -> list[str]:
         """Return what the generator that writes reads for a passage, nothing if it is kept."""
@@ -85,13 +88,19 @@ class KeptGenerator:
         """Return true if the queries of a passage are kept."""
         return self._cache.get(self._key(passage)) is not None
 
-    def _write(self, passages: Sequence[Passage]) -> None:
-        # The seed follows the content, as the same passages may come in other shards.
-        number = crc32(passages[0].text.encode())
-        generated = self.inner.generate(passages, number)
-        for passage, queries in zip(passages, generated.queries, strict=True):
-            content = json.dumps(queries, ensure_ascii=False)
-            self._cache.put(self._key(passage), content)
+    def _write_all(self, passages: Sequence[Passage]) -> Counter[str]:
+        """Write queries batch by batch, once for each text, and return the writer's counts."""
+        counts: Counter[str] = Counter()
+        distinct = list({passage.text: passage for passage in passages}.values())
+        size = self.options.batch_size
+        for start in range(0, len(distinct), size):
+            batch = distinct[start : start + size]
+            generated = self.inner.generate(batch, _ANY_SHARD)
+            counts.update(generated.counts)
+            for passage, queries in zip(batch, generated.queries, strict=True):
+                content = json.dumps(queries, ensure_ascii=False)
+                self._cache.put(self._key(passage), content)
+        return counts
 
     def _usable(self, passage: Passage) -> list[Query]:
         content = self._cache.get(self._key(passage)) or "[]"
@@ -105,12 +114,7 @@ class KeptGenerator:
 
     def _key(self, passage: Passage) -> str:
         """Return what the queries of a passage are kept by: their kinds, and the text."""
-        kinds = kinds_in_turn(
-            self.options.kinds,
-            passage.row,
-            passage.number,
-            self.options.per_passage,
-        )
+        kinds = kinds_in_turn(self.options.kinds, passage.text, self.options.per_passage)
         names = ",".join(kinds)
         return f"{names}\n{passage.text}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    LogitsProcessorList,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -21,9 +28,11 @@ from beir_cocodr.data.passages import Passage, fitting_prefix
 from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generators import LOCAL_PREFIX, Generated, Query
+from beir_cocodr.generation.own_draws import OwnDraws, draws_of
 from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.question_prompt import few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+from beir_cocodr.io import text_sha256
 from beir_cocodr.models.checkpoints.integrity import GENERATOR, check_loaded, loading
 from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.models.checkpoints.model_files import DAMAGED
@@ -51,9 +60,12 @@ class ModelGenerator:
     """A generator that samples from a language model: the nucleus of the top k tokens, no beams.
 
     The passages of a shard are read in batches of about equal length, the longest first. Every
-    batch is sampled with a seed of its own, made of the seed, the shard and the batch, so that a
-    query does not depend on what was generated before it. A prompt that is longer than the model
-    can read loses the end of its passage, which is counted.
+    query is sampled with random numbers of its own, made of the seed, the shard, the passage's text
+    and the prompt, so that it depends neither on what was generated before it nor on the passages
+    beside it. These matter by rounding alone: a model computes slightly different scores when it
+    reads other passages with one, which changes a query very rarely in float32 and now and then in
+    bfloat16. A prompt that is longer than the model can read loses the end of its passage, which is
+    counted.
 
     Use :func:`load_generator`, which chooses the subclass by the model's configuration.
 
@@ -139,13 +151,15 @@ class ModelGenerator:
                 rows_cut.add(row)
         lengths = np.array(self.counter.count(prompts))
         longest_first = np.argsort(-lengths, kind="stable")
+        seeds = self._seeds([(passages[row].text, template) for row, template in asked], shard)
         written: list[list[Query]] = [[] for _ in asked]
         size = self.options.batch_size
-        for batch, start in enumerate(range(0, len(prompts), size)):
+        for start in range(0, len(prompts), size):
             positions = longest_first[start : start + size].tolist()
-            seed = (self.options.seed, shard, batch)
-            batch_prompts = [prompts[position] for position in positions]
-            sampled = self._sampled(batch_prompts, seed)
+            sampled = self._sampled(
+                [prompts[position] for position in positions],
+                [seeds[position] for position in positions],
+            )
             for position in positions:
                 written[position] = [next(sampled) for _ in range(self._samples)]
         queries: list[list[Query]] = [[] for _ in passages]
@@ -163,41 +177,54 @@ class ModelGenerator:
             return [(row, self.template) for row in range(len(passages))]
         asked = []
         for row, passage in enumerate(passages):
-            kinds = kinds_in_turn(
-                self.options.kinds,
-                passage.row,
-                passage.number,
-                self.options.per_passage,
-            )
+            kinds = kinds_in_turn(self.options.kinds, passage.text, self.options.per_passage)
             asked += [(row, self.templates[kind]) for kind in kinds]
         return asked
+
+    def _seeds(self, asked: Sequence[tuple[str, str]], shard: int) -> list[tuple[int, ...]]:
+        """Return a seed for each text and template; equal ones are told apart by their order."""
+        earlier: Counter[tuple[str, str]] = Counter()
+        seeds: list[tuple[int, ...]] = []
+        for text, template in asked:
+            content = int(text_sha256(template, text), 16)
+            seeds.append((self.options.seed, shard, content, earlier[text, template]))
+            earlier[text, template] += 1
+        return seeds
 
     @property
     def _samples(self) -> int:
         """Return the number of queries that are sampled from a prompt."""
         return 1 if self.templates else self.options.per_passage
 
-    def _sampled(self, prompts: list[str], seed: tuple[int, int, int]) -> Iterator[Query]:
-        """Return the queries of a batch, ``per_passage`` for each prompt, in their order."""
+    def _sampled(self, prompts: list[str], seeds: list[tuple[int, ...]]) -> Iterator[Query]:
+        """Return the queries of a batch, as many for each prompt, in their order."""
         inputs = self._inputs(prompts)
         device = self.model.device
         forked = []
         if device.type == "cuda":
             forked = [device]
-        state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+        draws = draws_of(seeds, self._samples, self.options.max_length)
+        own_draws = OwnDraws(draws, self.options.top_k, self.options.top_p)
         problem = f"{len(prompts)} passages at a time do not fit into the memory of {device}"
-        with torch.inference_mode(), torch.random.fork_rng(forked):
-            torch.manual_seed(int(state[0]) >> 1)
-            with explained(problem, "lower --batch-size", torch.OutOfMemoryError):
-                try:
-                    output = self.model.generate(**inputs, generation_config=self.sampling)
-                except RuntimeError as error:  # the host samples by numbers that are none
-                    if "probability tensor" not in str(error):
-                        raise
-                    raise InputError(
-                        f"the generator {self.name} computes probabilities that are no numbers; "
-                        f"{DAMAGED}"
-                    ) from None
+        # Only one token is left to draw, but the host moves the caller's random numbers on.
+        with (
+            torch.inference_mode(),
+            torch.random.fork_rng(forked),
+            explained(problem, "lower --batch-size", torch.OutOfMemoryError),
+        ):
+            try:
+                output = self.model.generate(
+                    **inputs,
+                    generation_config=self.sampling,
+                    logits_processor=LogitsProcessorList([own_draws]),
+                )
+            except RuntimeError as error:  # the host samples by numbers that are none
+                if "probability tensor" not in str(error):
+                    raise
+                raise InputError(
+                    f"the generator {self.name} computes probabilities that are no numbers; "
+                    f"{DAMAGED}"
+                ) from None
         start = self.query_start(inputs["input_ids"].shape[1])
         written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
         end_ids = _as_list(self.sampling.eos_token_id)
@@ -282,7 +309,7 @@ class ModelGenerator:
             top_k=self.options.top_k,
             temperature=1.0,
             num_beams=1,
-            num_return_sequences=self.options.per_passage,
+            num_return_sequences=self._samples,
             max_new_tokens=self.options.max_length,
             max_length=None,
             min_length=0,

@@ -108,8 +108,8 @@ class LexicalGenerator:
     so a short passage may get fewer queries than are asked for.
 
     The corpus is read once for document frequencies, in a stream and 16 MiB of memory; no stop
-    words are needed. The queries of a passage depend on the seed, its document's row and its number
-    only.
+    words are needed. Beside texts and options, the queries of a passage depend on its document's
+    row and its number only.
 
     Args:
         documents: The corpus.
@@ -199,12 +199,7 @@ class LexicalGenerator:
         self, passage: Passage, kinds: dict[str, Iterator[str]], used: set[tuple[str, ...]]
     ) -> list[tuple[str, str]]:
         """Return queries of the kinds in rotation, "" where a kind has no other one left."""
-        turns = kinds_in_turn(
-            self.options.kinds,
-            passage.row,
-            passage.number,
-            self.options.per_passage,
-        )
+        turns = kinds_in_turn(self.options.kinds, passage.text, self.options.per_passage)
         queries: list[tuple[str, str]] = []
         for turn in turns:
             kind = QUERY_KINDS[turn].lexical

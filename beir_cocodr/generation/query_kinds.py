@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from beir_cocodr.errors import InputError
+from beir_cocodr.io import text_sha256
 
 
 @dataclass(frozen=True)
@@ -96,23 +97,19 @@ def parse_kinds(names: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def kinds_in_turn(
-    kinds: Sequence[str],
-    row: int,
-    number: int,
-    count: int,
-) -> list[str]:
+def kinds_in_turn(kinds: Sequence[str], text: str, count: int) -> list[str]:
     """Return the kind of each query of a passage.
 
-    Every kind comes as often; the rest goes round from passage to passage, so that all kinds are as
-    frequent with one query a passage, too.
+    Every kind comes as often; with which kind the rest begins is decided by a hash of the text. So
+    all kinds are about as frequent over many passages with one query each, too, and a passage keeps
+    its kinds when other documents are added to the corpus or removed.
 
     Args:
         kinds: At least one kind.
-        row: Row of the passage's document.
-        number: Number of the passage in it.
+        text: The passage.
         count: Queries of the passage.
     """
     rounds, rest = divmod(count, len(kinds))
-    remaining = [kinds[(row + number + turn) % len(kinds)] for turn in range(rest)]
+    first = int(text_sha256(text), 16)
+    remaining = [kinds[(first + turn) % len(kinds)] for turn in range(rest)]
     return list(kinds) * rounds + remaining

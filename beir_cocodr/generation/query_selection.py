@@ -17,7 +17,6 @@ from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.files.beir_folder import link_beside
 from beir_cocodr.data.text import words
 from beir_cocodr.generation.generators import Query
-from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.shards import PassageQueries, QueryShards
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
@@ -238,7 +237,6 @@ def write_queries(
     kept: Bools,
     documents: Documents,
     output: Path,
-    kinds: Sequence[str] = (),
 ) -> dict[str, int]:
     """Write ``queries.jsonl`` and ``qrels/train.tsv``, and link both by the names of qgen folders.
 
@@ -251,7 +249,6 @@ def write_queries(
         kept: (n,) bool over all generated queries, true for those to write.
         documents: The corpus.
         output: The output folder.
-        kinds: The kinds that take turns in the queries of a passage, if there are any.
 
     Returns:
         The counts ``queries``, one for each kind, and ``passages_without_query``.
@@ -271,9 +268,8 @@ def write_queries(
                 counts["passages_without_query"] += 1
             for number in np.flatnonzero(is_kept).tolist():
                 kind = None
-                if kinds:
-                    count = len(passage.queries)
-                    kind = kinds_in_turn(kinds, passage.row, passage.number, count)[number]
+                if passage.kinds:
+                    kind = passage.kinds[number]
                     counts[kind] += 1
                 query = _query_record(passage, document, number, kind)
                 queries.write(json.dumps(query, ensure_ascii=False) + "\n")

@@ -33,6 +33,7 @@ class PassageQueries(NamedTuple):
         start: First character in the document's title and text joined.
         end: Character after the last.
         queries: Texts.
+        kinds: The kind of each query, none where no kinds were asked for.
     """
 
     row: int
@@ -40,6 +41,7 @@ class PassageQueries(NamedTuple):
     start: int
     end: int
     queries: list[str]
+    kinds: list[str]
 
 
 class QueryShards:
@@ -101,6 +103,7 @@ class QueryShards:
         shard: int,
         passages: list[Passage],
         queries: list[list[str]],
+        kinds: list[list[str]],
         counts: dict[str, int],
         seconds: float,
     ) -> None:
@@ -110,17 +113,19 @@ class QueryShards:
             shard: Number of the shard.
             passages: Its passages.
             queries: The cleaned queries of each.
+            kinds: The kind of each of them, none where no kinds were asked for.
             counts: Counts of what happened, by kind.
             seconds: Time that it took.
         """
         lines = [_encode({"counts": counts, "seconds": seconds})]
-        for passage, texts in zip(passages, queries, strict=True):
+        for passage, texts, of_passage in zip(passages, queries, kinds, strict=True):
             record = PassageQueries(
                 row=passage.row,
                 number=passage.number,
                 start=passage.start,
                 end=passage.end,
                 queries=texts,
+                kinds=of_passage,
             )
             lines.append(_encode(record))
         content = b"".join(lines)

@@ -250,7 +250,9 @@ def test_a_shard_that_two_processes_write_at_once_is_sound_at_every_moment(tmp_p
 
     def write(first):
         for seconds in range(first, first + 100):
-            QueryShards(tmp_path, 1, 1).write(0, passages, [["query"]], {"generated": 1}, seconds)
+            QueryShards(tmp_path, 1, 1).write(
+                0, passages, [["query"]], [[]], {"generated": 1}, seconds
+            )
 
     def read():
         seen = 0

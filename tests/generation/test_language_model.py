@@ -123,6 +123,25 @@ def test_a_shard_is_the_same_whatever_came_before_and_no_other_shard_is(tiny_t5)
     assert load_generator(str(tiny_t5), other, "cpu").generate(PASSAGES, 3) != first
 
 
+@pytest.mark.parametrize("kinds", [None, "titles,claims"])
+def test_a_query_does_not_depend_on_the_passages_beside_its_own(kinds, tiny_gpt2, monkeypatch):
+    """Three queries of two kinds ask for one of them twice, in different words."""
+    monkeypatch.setattr(
+        "beir_cocodr.generation.language_model.few_shot_prompt",
+        lambda kind=None: f"{kind}: {{passage}}",
+    )
+    options = GenerationOptions(query_kinds=kinds, per_passage=3, max_length=10, batch_size=4)
+    generator = load_generator(str(tiny_gpt2), options, "cpu")
+    together = generator.generate(PASSAGES, 0).queries
+    alone = [generator.generate([passage], 0).queries[0] for passage in PASSAGES]
+    assert alone == together
+    # Equal passages get other queries, in the order in which they come.
+    twice = generator.generate([*PASSAGES, *PASSAGES], 0).queries
+    assert twice[: len(PASSAGES)] == together
+    distinct = {query.text for of_passage in twice for query in of_passage}
+    assert len(distinct) > 5 * len(PASSAGES)  # of 6 each; the model writes nothing now and then
+
+
 def test_of_a_causal_model_only_the_first_line_behind_the_prompt_is_kept(tiny_gpt2):
     generator = load_generator(
         str(tiny_gpt2), GenerationOptions(per_passage=2, max_length=30), "cpu"

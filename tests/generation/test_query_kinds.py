@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
+from collections import Counter
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,11 +21,13 @@ from beir_cocodr.data.text import words
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generators import build_generator
+from beir_cocodr.generation.kept_queries import KeptGenerator
 from beir_cocodr.generation.language_model import load_generator
 from beir_cocodr.generation.query_kinds import QUERY_KINDS, kinds_in_turn
 from beir_cocodr.generation.query_selection import without_near_duplicates
 from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_prompt
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.generation.text_cache import TextCache
 
 ALL = ",".join(QUERY_KINDS)
 TEXTS = ["wing flow shock layer.", "treaty minister strike."]
@@ -34,11 +39,22 @@ def written(folder: Path) -> list[dict]:
 
 
 def test_kinds_take_turns_within_and_over_passages():
-    assert kinds_in_turn(["a", "b", "c"], row=0, number=0, count=4) == ["a", "b", "c", "a"]
-    assert kinds_in_turn(["a", "b", "c"], row=1, number=1, count=2) == ["c", "a"]
-    assert kinds_in_turn(["a", "b", "c"], row=2, number=0, count=4) == ["a", "b", "c", "c"]
-    one_each = [kinds_in_turn(["a", "b"], row, 0, 1)[0] for row in range(10)]
-    assert one_each.count("a") == one_each.count("b") == 5
+    # The SHA-256 of "abc" is 1 modulo 3, that of "x" is 2.
+    assert kinds_in_turn(["a", "b", "c"], "abc", 6) == ["a", "b", "c", "a", "b", "c"]
+    assert kinds_in_turn(["a", "b", "c"], "x", 2) == ["c", "a"]
+    assert kinds_in_turn(["a", "b", "c"], "abc", 4) == ["a", "b", "c", "b"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_kinds_are_about_as_frequent_over_a_corpus(count):
+    passages = 4000
+    counts = Counter()
+    for number in range(passages):
+        counts.update(kinds_in_turn(list(QUERY_KINDS), f"passage {number}", count))
+    even = passages * count / len(QUERY_KINDS)
+    # The rest is drawn: five standard deviations of a share of a quarter of the passages are 137.
+    assert max(abs(counts[kind] - even) for kind in QUERY_KINDS) < 160
+    assert counts.total() == passages * count
 
 
 @pytest.mark.parametrize(
@@ -74,12 +90,24 @@ def test_a_prompt_has_an_example_of_its_kind_for_each_passage(kind):
         assert f"Passage: {passage}\n{row.label}: {example}" in prompt
 
 
-def test_a_model_reads_the_prompt_of_each_turn(tiny_gpt2, monkeypatch):
-    options = GenerationOptions(query_kinds=ALL, per_passage=3, max_length=4)
+@pytest.fixture
+def short_prompts(monkeypatch):
+    """Leave the examples out of prompts, which have to fit into a tiny model."""
     monkeypatch.setattr(
         "beir_cocodr.generation.language_model.few_shot_prompt",
         lambda kind=None: f"{kind}: {{passage}}",
     )
+
+
+@pytest.fixture
+def every_question(monkeypatch):
+    """Let every text pass as a question, as a tiny model writes no words."""
+    monkeypatch.setattr("beir_cocodr.generation.kept_queries.is_question", bool)
+
+
+@pytest.mark.usefixtures("short_prompts")
+def test_a_model_reads_the_prompt_of_each_turn(tiny_gpt2):
+    options = GenerationOptions(query_kinds=ALL, per_passage=3, max_length=4)
     generator = load_generator(str(tiny_gpt2), options, "cpu")
     read = []
     generate = generator.model.generate
@@ -94,13 +122,37 @@ def test_a_model_reads_the_prompt_of_each_turn(tiny_gpt2, monkeypatch):
     expected = {
         (kind, passage.text)
         for passage in PASSAGES
-        for kind in kinds_in_turn(list(QUERY_KINDS), passage.row, 0, 3)
+        for kind in kinds_in_turn(list(QUERY_KINDS), passage.text, 3)
     }
     texts = [" ".join(words(text)) for text in read]
     assert len(texts) == len(expected) == 6
     for kind, text in expected:
         wanted = " ".join(words(f"{kind} {text}"))
         assert sum(wanted in one for one in texts) == 1
+
+
+@pytest.mark.usefixtures("short_prompts")
+def test_with_kinds_every_query_belongs_to_its_passage(tiny_gpt2):
+    """The most probable query of each passage and kind is what the model writes to it alone."""
+    options = GenerationOptions(query_kinds="questions,titles", per_passage=4, max_length=12)
+    generator = load_generator(str(tiny_gpt2), replace(options, top_k=1), "cpu")
+    queries = generator.generate(PASSAGES, 0).queries
+    for passage, of_passage in zip(PASSAGES, queries, strict=True):
+        expected = []
+        for kind in kinds_in_turn(options.kinds, passage.text, 4):
+            prompt = generator.tokenizer(f"{kind}: {passage.text}", return_tensors="pt")
+            output = generator.model.generate(
+                **prompt,
+                do_sample=False,
+                max_new_tokens=12,
+                max_length=None,
+                eos_token_id=generator.sampling.eos_token_id,
+            )
+            [text] = generator.tokenizer.batch_decode(
+                output[:, prompt["input_ids"].shape[1] :], skip_special_tokens=True
+            )
+            expected.append(generator.query_text(text))
+        assert [query.text for query in of_passage] == expected
 
 
 def test_lexical_queries_of_each_kind(beir_folder, tmp_path):
@@ -153,7 +205,6 @@ def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
         first = generate_queries(corpus("a.jsonl", 4), name, tmp_path / "a", options)
         assert len(server.asked) == 8
         second = generate_queries(corpus("b.jsonl", 6), name, tmp_path / "b", options)
-        # Turns follow the row, so the same passages are asked for the same kinds.
         assert len(server.asked) == 12
     assert [query["text"] for query in written(tmp_path / "a")] == [
         f"alpha{i} is a claim" for i in range(4)
@@ -165,6 +216,88 @@ def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
     assert "about 8 queries" in costs[0]
     assert "about 4 queries" in costs[1]
     assert "67% of the passages" in costs[1]
+
+
+@pytest.mark.parametrize("per_passage", [1, 4, 5])
+def test_a_document_that_is_put_first_is_the_only_new_one(per_passage, tmp_path):
+    texts = [f"word{number} and more of it" for number in range(12)]
+
+    def answer(asked):
+        return {"choices": [{"message": {"role": "assistant", "content": "some words here"}}]}
+
+    def corpus(name, numbers):
+        lines = [json.dumps({"_id": f"d{i}", "title": "", "text": texts[i]}) for i in numbers]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    options = GenerationOptions(query_kinds=ALL, per_passage=per_passage)
+    with serving(answer) as server:
+        name = f"{server.url}#m"
+        before = corpus("before.jsonl", range(1, 12))
+        generate_queries(before, name, tmp_path / "a", options)
+        asked = len(server.asked)
+        record = generate_queries(corpus("after.jsonl", range(12)), name, tmp_path / "b", options)
+        assert len(server.asked) - asked == per_passage
+    assert record.counts["passages_kept"] == 11
+    # The metadata name the kinds that the passages were asked for.
+    for query in written(tmp_path / "b"):
+        text = texts[int(query["metadata"]["document"][1:])]
+        number = int(query["_id"].rpartition("-")[2])
+        kinds = kinds_in_turn(list(QUERY_KINDS), text, per_passage)
+        assert query["metadata"]["kind"] == kinds[number]
+
+
+class Killed(BaseException):
+    """The end of a process, which nothing catches."""
+
+
+@pytest.mark.usefixtures("short_prompts", "every_question")
+@pytest.mark.parametrize("entries", [0, 1, 4, 6, 7])
+def test_a_kill_within_a_batch_does_not_change_what_is_written(
+    entries, tiny_gpt2, tmp_path, monkeypatch
+):
+    """The passages that are left are read in other batches; one text comes twice."""
+    options = GenerationOptions(query_kinds=ALL, per_passage=5, max_length=8, batch_size=3)
+    texts = [f"{'wing ' * number}flow number {number}" for number in range(8)] + ["wing flow"] * 2
+    passages = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(texts)]
+
+    inner = load_generator(str(tiny_gpt2), options, "cpu")
+
+    def queries(folder, written_before_kill=None):
+        monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / folder))
+        if written_before_kill is not None:
+            put, calls = TextCache.put, itertools.count()
+
+            def put_until_killed(cache, text, said):
+                if next(calls) == written_before_kill:
+                    raise Killed
+                put(cache, text, said)
+
+            writer = KeptGenerator(inner, options)
+            with monkeypatch.context() as patched:
+                patched.setattr(TextCache, "put", put_until_killed)
+                with pytest.raises(Killed):
+                    writer.generate(passages, 0)
+        writer = KeptGenerator(inner, options)
+        assert sum(map(writer.knows, passages)) == (written_before_kill or 0)
+        return writer.generate(passages, 0).queries
+
+    whole = queries("whole")
+    assert queries("killed", entries) == whole
+    assert len({query.text for of_passage in whole for query in of_passage}) > 20
+
+
+@pytest.mark.usefixtures("short_prompts", "every_question")
+def test_a_passage_that_was_cut_is_counted_where_kinds_are_asked_for(tiny_gpt2, tmp_path):
+    lines = [json.dumps({"_id": f"d{i}", "text": "wing " * n}) for i, n in enumerate((3, 120, 130))]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    options = GenerationOptions(
+        query_kinds="titles", per_passage=1, max_length=4, tokenizer="words", batch_size=1
+    )
+    record = generate_queries(
+        tmp_path / "c.jsonl", str(tiny_gpt2), tmp_path / "o", options, device="cpu"
+    )
+    assert record.counts["passages_cut"] == 2
 
 
 def test_a_kill_repeats_one_batch_at_most(tmp_path):
