@@ -73,7 +73,8 @@ class GeneratorKind:
         is_model: True if the name of the generator is that of a language model, which runs on a
             device.
         writes: True if a language model writes the queries, which costs time or money: they are
-            kept by the content of their passages where ``query_kinds`` are asked for.
+            kept by the content of their passages where ``query_kinds`` are asked for. So they
+            should depend on the passage's text, and not on its row or on the passages beside it.
         options: Names of options that no other kind reads; another kind refuses them.
         citations: Keys of ``models/papers.bib``, or BibTeX entries.
     """
