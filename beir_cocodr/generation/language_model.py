@@ -226,7 +226,7 @@ class ModelGenerator:
                     f"{DAMAGED}"
                 ) from None
         start = self.query_start(inputs["input_ids"].shape[1])
-        written = output[:, start:].cpu()  # (prompts * per_passage, at most max_length)
+        written = output[:, start:].cpu()  # (prompts * samples, at most max_length)
         end_ids = _as_list(self.sampling.eos_token_id)
         ends = torch.tensor(end_ids, dtype=written.dtype)
         has_ended = torch.isin(written, ends).any(1)

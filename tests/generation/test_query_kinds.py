@@ -433,7 +433,7 @@ def test_a_real_model_writes_each_kind(tmp_path):
     record = generate_queries(tmp_path / "c.jsonl", f"hf:{weights}", tmp_path / "o", options)
     counts = record.counts
     kept = written(tmp_path / "o")
-    # So small a model strays: when measured, 3 of 12 queries led BM25 to their passage.
+    # So small a model strays: of 12 queries of these passages, 9 led BM25 to their own.
     assert 1 <= len(kept) <= counts["generated"] == 6
     left_out = counts["empty"] + counts["inconsistent"] + counts["near_duplicates"]
     assert len(kept) + left_out == 6

@@ -34,6 +34,9 @@ _FEWEST_WORDS = 12
 _MOST_TOKENS = 40
 _BATCH = 16
 
+# A question depends on its passage, and not on what is written before it.
+_ANY_SHARD = 0
+
 # Tokens of a word, and of the prompt without its passage, for a statement of costs.
 _TOKENS_A_WORD = 1.4
 _PROMPT_TOKENS = 330
@@ -167,14 +170,12 @@ def _questions(
 ) -> Iterator[tuple[Passage, str]]:
     """Yield the passages with their questions, which are written some at a time and kept."""
     waiting = iter(passages)
-    batch_number = 0
     while batch := list(islice(waiting, _BATCH)):
         missing = [passage for passage in batch if cache.get(passage.text) is None]
         if missing:
-            generated = generator.generate(missing, batch_number)
+            generated = generator.generate(missing, _ANY_SHARD)
             cleaned, _ = clean_queries(generated.queries, _MOST_TOKENS)
             for passage, texts in zip(missing, cleaned, strict=True):
                 cache.put(passage.text, texts[0])
-        batch_number += 1
         for passage in batch:
             yield passage, cache.get(passage.text) or ""
