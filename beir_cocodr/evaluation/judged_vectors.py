@@ -52,7 +52,7 @@ _DEPTH = 10
 # What rounding leaves of equal means.
 _DIGITS = 12
 # The cosine above which two queries ask the same, and a length that is none.
-_SAME_QUERY = 0.99
+_SAME_QUERY = 0.999
 _SHORTEST = 1e-12
 _DISCOUNTS = 1 / np.log2(2 + np.arange(_DEPTH))
 

@@ -8,9 +8,10 @@ pytestmark = pytest.mark.browser
 # Twelve queries that one document answers, judged as a person would.
 JUDGING = """
 const [document, done] = arguments;
+const words = "wing flow shock layer drag lift heat plate nozzle index journal reader".split(" ");
 (async () => {
-  for (let number = 0; number < 12; number += 1) {
-    const query = `average of some data, part ${number}`;
+  for (const word of words) {
+    const query = `average ${word} of some data`;
     await ask("api/judge", { document, grade: 2, query, query_id: null });
   }
   await refresh();
