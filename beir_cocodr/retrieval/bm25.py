@@ -247,6 +247,13 @@ class BM25:
             scores[rows[begin:end] - first] += np.float32(weight) * of_term[begin:end]
         return scores
 
+    def term_scores_of(self, weights: Mapping[int, float], rows: Ints) -> Floats:
+        """Return the (m,) scores of some documents, as :meth:`term_scores` gives them."""
+        scores = np.zeros(len(rows), np.float32)
+        for term, weight in weights.items():
+            scores += np.float32(weight) * self.postings.scores_of([term], rows)
+        return scores
+
     def weights(self) -> sp.csr_matrix:
         """Return the (N, T) weights; a score is the sum over the terms of the query."""
         postings = self.postings

@@ -37,6 +37,9 @@ _MOMENT_DOCUMENTS = 2**20
 # The most queries of one pass over the corpus.
 _QUERIES = 256
 
+# Documents whose terms RM3 keeps counted for later queries, in some kilobytes each.
+_COUNTED_DOCUMENTS = 20_000
+
 # No sum of numbers up to this overflows float32.
 _SAFE = 1e38
 
@@ -103,6 +106,11 @@ class HeldScores:
         """Return the (Q, n) scores of consecutive documents."""
         return self.scores[:, first:last]
 
+    def of_rows(self, query: int, rows: Ints) -> Floats:
+        """Return the (m,) scores of some documents for a query, by its number."""
+        scores: Floats = self.scores[query, rows]
+        return scores
+
 
 class TermScores:
     """BM25's scores for queries of weighted terms, computed block by block when they are used."""
@@ -150,6 +158,10 @@ class TermScores:
     def block(self, first: int, last: int) -> Floats:
         """Return the (Q, n) scores of consecutive documents."""
         return np.stack([self.bm25.term_scores(terms, first, last) for terms in self.weights])
+
+    def of_rows(self, query: int, rows: Ints) -> Floats:
+        """Return the (m,) scores of some documents for a query, by its number."""
+        return self.bm25.term_scores_of(self.weights[query], rows)
 
 
 #: BM25's (Q, N) scores, which are used in blocks of documents.
@@ -257,6 +269,57 @@ class Hybrid(_Fusion):
             vectors: (Q, d) their embeddings.
         """
         return self._mixed(vectors, self.lexical(texts, vectors))
+
+    def list_scores(
+        self,
+        texts: list[str],
+        vectors: torch.Tensor,
+        lists: Sequence[Ints],
+    ) -> list[Floats]:
+        """Return the scores of some documents, which alone are read once the moments are known.
+
+        The whole corpus is read only by what :meth:`lexical` needs of it, once for many queries.
+
+        Args:
+            texts: (Q,) queries.
+            vectors: (Q, d) their embeddings.
+            lists: (m,) rows of documents for each query.
+
+        Returns:
+            (m,) float32 scores for each query.
+        """
+        size = self._queries_of_a_pass()
+        scores: list[Floats] = []
+        for first in range(0, len(texts), size):
+            block = slice(first, first + size)
+            scores += self._list_scores(texts[block], vectors[block], lists[block])
+        return scores
+
+    def _list_scores(
+        self,
+        texts: list[str],
+        vectors: torch.Tensor,
+        lists: Sequence[Ints],
+    ) -> list[Floats]:
+        """Return :meth:`list_scores` of the queries of one pass."""
+        lexical = self.lexical(texts, vectors)
+        lexical_mean, lexical_deviation = lexical.moments()
+        lexical_factor = _inverse(lexical_deviation)
+        dense_mean, dense_deviation = self.dense.moments.of_scores(vectors.numpy())
+        dense_factor = _inverse(dense_deviation)
+        queries = vectors.double().numpy()
+        scores: list[Floats] = []
+        for number, rows in enumerate(lists):
+            documents = self.dense.embeddings.rows(rows).double().numpy()
+            dense_scores = documents @ queries[number]
+            lexical_scores = lexical.of_rows(number, rows)
+            fused = weighted_mean(
+                (dense_scores - dense_mean[number]) * dense_factor[number],
+                (lexical_scores - lexical_mean[number]) * lexical_factor[number],
+                self.bm25_weight,
+            )
+            scores.append(fused.astype(np.float32))
+        return scores
 
     def lexical(self, texts: list[str], vectors: torch.Tensor) -> LexicalScores:
         """Return BM25's scores for (Q,) queries, whose embeddings are (Q, d) ``vectors``."""
@@ -443,6 +506,9 @@ class RM3(Hybrid):
         new = [row for row in rows if row not in self._counts]
         if not new:
             return
+        if len(self._counts) + len(new) > _COUNTED_DOCUMENTS:
+            self._counts.clear()
+            new = rows
         text_format = self.bm25.text_format
         documents = self.dense.documents.take(new)
         texts = [text_format.document(document) for document in documents]

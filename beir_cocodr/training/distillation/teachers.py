@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -25,8 +24,6 @@ from beir_cocodr.retrieval.hybrid.fusion import (
     RM3,
     FusedFeedback,
     Hybrid,
-    weighted_mean,
-    z_normalize,
 )
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation.teacher_rows import (
@@ -38,9 +35,6 @@ from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.start import ModelLike, Start, load_start, untrained
 
 log = logging.getLogger(__name__)
-
-# What rounding may leave of equal scores, in deviations.
-_ROUNDING = 1e-6
 
 
 class Teacher(Protocol):
@@ -236,8 +230,6 @@ class HybridTeacher:
     ) -> None:
         """Build the fusion."""
         self.dense = dense
-        self.bm25 = bm25
-        self.bm25_weight = bm25_weight
         self.fusion: Hybrid = kind(dense, bm25, bm25_weight=bm25_weight)
 
     @classmethod
@@ -270,52 +262,25 @@ class HybridTeacher:
 
     def score(self, query_id: str, query: str, rows: Ints) -> np.ndarray:
         """Return (m,) scores of (m,) rows."""
-        vector = self._query_vector(query_id, query)
-        mean, second = self._moments
-        square = vector @ second @ vector  # the mean of the squared scores over all documents
-        mean_score = vector @ mean
-        variance = max(square - mean_score**2, 0.0)
-        deviation = np.sqrt(variance)
-        document_vectors = self.dense.embeddings.rows(rows).double().numpy()
-        centred = (document_vectors - mean) @ vector
-        # What rounding leaves of equal scores is no deviation.
-        varies = deviation > _ROUNDING * np.sqrt(square)
-        dense = centred / deviation if varies else np.zeros(len(rows))
-        lexical_scores = self._lexical_scores(query)
-        lexical = z_normalize(lexical_scores[None])[0, rows]
-        fused = weighted_mean(dense, lexical, self.bm25_weight)
-        return fused.astype(np.float32)
-
-    def _lexical_scores(self, query: str) -> np.ndarray:
-        """Return BM25's (N,) scores of all documents, for the expanded query if it is expanded."""
-        if not isinstance(self.fusion, RM3):
-            return self.bm25.scores(query)
-        vectors = self.dense.encode_queries([query])
-        lexical = self.fusion.lexical([query], vectors)
-        scores: np.ndarray = lexical.block(0, len(self.dense.documents))[0]
+        [scores] = self.score_lists([(query_id, query, rows)])
         return scores
 
-    def _query_vector(self, query_id: str, query: str) -> np.ndarray:
-        """Return the (d,) float64 vector of a query, moved if there is feedback."""
-        moved = None
-        if isinstance(self.fusion, FusedFeedback):
-            moved = self.fusion.move({query_id: query})
-        vectors = self.dense.encode_queries([query]) if moved is None else moved
-        vector: np.ndarray = vectors[0].double().numpy()
-        return vector
+    def score_lists(self, lists: Sequence[tuple[str, str, Ints]]) -> list[np.ndarray]:
+        """Return scores of (m,) rows for each of many queries.
 
-    @cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean (d,) and mean outer product (d, d) of all documents, in float64."""
-        width = self.dense.embeddings.dimensions
-        total = np.zeros(width)
-        outer = np.zeros((width, width))
-        for chunk in self.dense.embeddings.chunks():
-            rows = chunk.double().numpy()
-            total += rows.sum(axis=0)
-            outer += rows.T @ rows
-        documents = len(self.dense.documents)
-        return total / documents, outer / documents
+        One pass over the corpus serves many queries; beyond it only the listed documents are read.
+        """
+        queries = {query_id: query for query_id, query, _ in lists}
+        vector_of = dict(zip(queries, self._query_vectors(queries), strict=True))
+        vectors = torch.stack([vector_of[query_id] for query_id, _, _ in lists])
+        texts = [query for _, query, _ in lists]
+        return self.fusion.list_scores(texts, vectors, [rows for _, _, rows in lists])
+
+    def _query_vectors(self, queries: dict[str, str]) -> torch.Tensor:
+        """Return the (Q, d) vectors of queries, id to text, moved if there is feedback."""
+        if isinstance(self.fusion, FusedFeedback):
+            return self.fusion.move(queries)
+        return self.dense.encode_queries(list(queries.values()))
 
 
 class FileTeacher:

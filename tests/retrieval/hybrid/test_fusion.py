@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,13 +107,25 @@ def test_the_corpus_is_read_once_for_a_block_of_queries(setting, collection, tmp
     retriever.search(collection.queries, 5)
     assert embeddings.reads == {"hybrid": 3, "rm3": 5}[kind]
 
-    class Elsewhere:
-        def __init__(self):
-            self.scores = index.scores
-
     if kind == "hybrid":
         check(found, weighted(setting), 5)
-        check(fusion.Hybrid(dense, Elsewhere()).search(collection.queries, 5), weighted(setting), 5)
+        elsewhere = SimpleNamespace(scores=index.scores)
+        check(fusion.Hybrid(dense, elsewhere).search(collection.queries, 5), weighted(setting), 5)
+
+
+def test_the_scores_of_lists_are_those_of_a_search(setting, collection, monkeypatch):
+    name, retrievers, queries, documents, _ = setting
+    dense = retrievers.dense(name)
+    index = retrievers.ranker("bm25")
+    rng = np.random.default_rng(0)
+    lists = [rng.permutation(len(documents))[: 3 + number % 5] for number in range(len(queries))]
+    texts = list(collection.queries.values())
+    expected = weighted(setting)
+    monkeypatch.setattr(fusion, "_QUERIES", 3)
+    for bm25 in (index, SimpleNamespace(scores=index.scores)):
+        scores = fusion.Hybrid(dense, bm25).list_scores(texts, dense.encode_queries(texts), lists)
+        for of_query, of_all, rows in zip(scores, expected, lists, strict=True):
+            np.testing.assert_allclose(of_query, of_all[rows], rtol=1e-4, atol=1e-4)
 
 
 def test_ties_go_by_descending_id_and_documents_of_one_text_are_constant(tiny_bert, tmp_path):

@@ -14,7 +14,9 @@ from beir_cocodr import load_collection, load_encoder
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.hybrid import fusion
 from beir_cocodr.retrieval.hybrid.fusion import RM3, FusedFeedback, Hybrid
+from beir_cocodr.retrieval.store.embeddings import MemoryEmbeddings
 from beir_cocodr.retrieval.vectors.dense import Dense
 from beir_cocodr.training.distillation import teacher_scores
 from beir_cocodr.training.distillation.distill import distill
@@ -25,6 +27,7 @@ from beir_cocodr.training.distillation.teachers import (
     CrossEncoderTeacher,
     FileTeacher,
     HybridTeacher,
+    score_lists,
 )
 from beir_cocodr.training.options import DistillOptions
 
@@ -200,6 +203,57 @@ def test_the_teacher_feedback_scores_as_the_fusion_of_the_moved_query(
         np.testing.assert_allclose(teacher.score(name, text, rows), expected, atol=2e-4)
         best = teacher.fusion.search({name: text}, 5)
         np.testing.assert_allclose(best.scores[0], np.sort(expected)[::-1][:5], atol=2e-4)
+
+
+class CountedEmbeddings(MemoryEmbeddings):
+    """Embeddings that count how often all of them are read."""
+
+    passes = 0
+
+    def chunks(self):
+        self.passes += 1
+        return super().chunks()
+
+
+@pytest.mark.parametrize("kind", [Hybrid, FusedFeedback, RM3])
+def test_a_hybrid_teacher_reads_the_corpus_once_for_many_queries(
+    kind, collection, bm25, tiny_bert, tmp_path, monkeypatch
+):
+    """The moments and each block of queries take a pass, and the scores are those of one query."""
+    model = load_encoder(str(tiny_bert))
+    vectors = Dense(model, collection.documents, tmp_path / "corpus").embeddings.load()
+    embeddings = CountedEmbeddings(vectors)
+    dense = Dense(model, collection.documents, tmp_path / "corpus", given=embeddings)
+    teacher = HybridTeacher(dense, bm25, kind=kind)
+    rng = np.random.default_rng(0)
+    size = len(collection.documents)
+    lists = [
+        (name, text, rng.permutation(size)[: 5 + number])
+        for number, (name, text) in enumerate(collection.queries.items())
+    ]
+    scores = score_lists(teacher, [*lists, lists[0]])  # a query may have several lists
+    assert embeddings.passes == (1 if kind is Hybrid else 2)
+    *alone, again = [teacher.score(*of_query) for of_query in [*lists, lists[0]]]
+    for of_many, of_one in zip(scores, [*alone, again], strict=True):
+        np.testing.assert_allclose(of_many, of_one, atol=2e-6)
+        assert of_many.dtype == np.float32
+    monkeypatch.setattr(fusion, "_QUERIES", 3)
+    embeddings.passes = 0
+    for of_blocks, of_one in zip(score_lists(teacher, lists), alone, strict=True):
+        np.testing.assert_allclose(of_blocks, of_one, atol=2e-6)
+    blocks = -(-len(lists) // 3)
+    assert embeddings.passes == (0 if kind is Hybrid else blocks)
+
+
+def test_rm3_counts_documents_again_that_it_no_longer_keeps(
+    collection, bm25, tiny_bert, tmp_path, monkeypatch
+):
+    dense = Dense(load_encoder(str(tiny_bert)), collection.documents, tmp_path / "corpus")
+    expected = RM3(dense, bm25).search(collection.queries, 5)
+    monkeypatch.setattr(fusion, "_COUNTED_DOCUMENTS", 12)
+    expanding = RM3(dense, bm25)
+    assert np.array_equal(expanding.search(collection.queries, 5).rows, expected.rows)
+    assert len(expanding._counts) <= 12
 
 
 def test_bm25_and_files_score_rows_of_the_corpus(collection, bm25, tmp_path):
