@@ -9,7 +9,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +25,6 @@ from beir_cocodr.distributed import (
     join_processes,
     on_main,
     rank,
-    working_alone,
     world_size,
 )
 from beir_cocodr.errors import InputError, naming_full_disk
@@ -98,8 +97,8 @@ def generate_queries(
     corpus linked, and ``generation.json``. Its queries depend neither on interruptions nor on the
     number of processes; where a language model writes kinds of queries, which are kept batch by
     batch, this holds up to the model's rounding, as it reads the missing passages together in
-    other batches. The processes of a run that ``torchrun`` started share the shards by
-    themselves, each on its own GPU, and the first one writes the folder.
+    other batches. The processes of a run that ``torchrun`` started share the shards and the
+    searches of the filter by themselves, each on its own GPU, and the first one writes the folder.
 
     Args:
         dataset: A collection as for ``load_collection``; only its documents are read.
@@ -169,13 +168,8 @@ def generate_queries(
         unfinished = _left_to_others(output, shards)
         if unfinished is not None:
             return unfinished
-
-        def finish() -> GenerationRecord:
-            citations = list(kind.citations)
-            with working_alone():  # the others wait, and search nothing
-                return _finish(output, shards, collection, plan, options, consistency, citations)
-
-        return on_main(finish)
+        citations = list(kind.citations)
+        return _finish(output, shards, collection, plan, options, consistency, citations)
 
 
 def _own_part(part: tuple[int, int]) -> tuple[int, int]:
@@ -267,7 +261,7 @@ def _consistency_filter(
         EncoderOptions(device=device),
         options.analyzer,
         options.bm25_weight,
-        progress=progress,
+        progress=progress and rank() == 0,
     )
     return ConsistencyFilter(documents, options.filter_retriever, options.filter_top, search)
 
@@ -397,50 +391,68 @@ def _finish(
     consistency: ConsistencyFilter | None,
     citations: list[str],
 ) -> GenerationRecord:
-    """Select the queries of all shards, and write the folder."""
-    with locked(output):
-        if _is_finished(output):  # another process was faster
-            _tidy(output)
-            return read_generation(output)
+    """Select the queries of all shards, and write the folder.
+
+    All processes of a run call this; the first one holds the folder meanwhile.
+    """
+    with ExitStack() as held:
+
+        def begin() -> GenerationRecord | None:
+            held.enter_context(locked(output))
+            if _is_finished(output):  # another process was faster
+                _tidy(output)
+                return read_generation(output)
+            counts, _ = shards.totals()
+            if counts["generated"] == counts["empty"]:
+                _tidy(output)
+                raise InputError(_describe_nothing(collection.name, counts))
+            return None
+
+        record = on_main(begin)
+        if record is not None:
+            return record
         begun = time.perf_counter()
-        counts, seconds = shards.totals()
-        if counts["generated"] == counts["empty"]:
-            _tidy(output)
-            raise InputError(_describe_nothing(collection.name, counts))
         duplicates = DuplicateRule(options.dedupe, options.near_duplicates)
         kept, selected = select_queries(shards, duplicates, consistency)
-        if not kept.any():
-            raise InputError(
-                f"{collection.name}: no query finds its document among the first "
-                f"{options.filter_top} of {options.filter_retriever}; raise --filter-top, "
-                "or filter with another retriever"
+
+        def write() -> GenerationRecord:
+            if not kept.any():
+                raise InputError(
+                    f"{collection.name}: no query finds its document among the first "
+                    f"{options.filter_top} of {options.filter_retriever}; raise --filter-top, "
+                    "or filter with another retriever"
+                )
+            link_corpus(collection, output)
+            written = write_queries(
+                shards=shards,
+                kept=kept,
+                documents=collection.documents,
+                output=output,
             )
-        link_corpus(collection, output)
-        written = write_queries(
-            shards=shards,
-            kept=kept,
-            documents=collection.documents,
-            output=output,
-        )
-        record = GenerationRecord(
-            **vars(plan),
-            counts=dict(counts) | selected | written,
-            seconds={
-                "generating": round(seconds, 3),
-                "selecting": round(time.perf_counter() - begun, 3),
-            },
-            versions=versions() | {"sentencex": version("sentencex")},
-            citations=citations,
-        )
-        # The record comes last: a folder that has it is complete.
-        record.write(output / GENERATION_FILE)
-        _tidy(output)
-    counts_in_words = []
-    for kind, count in record.counts.items():
-        if count:
-            counts_in_words.append(f"{kind}: {count}")
-    log.info("%s: %s", collection.name, ", ".join(counts_in_words))
-    return record
+            counts, seconds = shards.totals()
+            record = GenerationRecord(
+                **vars(plan),
+                counts=dict(counts) | selected | written,
+                seconds={
+                    "generating": round(seconds, 3),
+                    "selecting": round(time.perf_counter() - begun, 3),
+                },
+                versions=versions() | {"sentencex": version("sentencex")},
+                citations=citations,
+            )
+            # The record comes last: a folder that has it is complete.
+            record.write(output / GENERATION_FILE)
+            _tidy(output)
+            _log_counts(collection.name, record)
+            return record
+
+        return on_main(write)
+
+
+def _log_counts(name: str, record: GenerationRecord) -> None:
+    """Log what became of the queries, in words."""
+    counts_in_words = [f"{kind}: {count}" for kind, count in record.counts.items() if count]
+    log.info("%s: %s", name, ", ".join(counts_in_words))
 
 
 def _describe_nothing(name: str, counts: dict[str, int]) -> str:

@@ -3,24 +3,27 @@
 import json
 import math
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import compress, islice
+from itertools import compress, islice, pairwise
 from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.arrays import Bools
+from beir_cocodr.arrays import Array, Bools, Ints
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.files.beir_folder import link_beside
 from beir_cocodr.data.text import words
+from beir_cocodr.distributed import do_each, on_main, rank, working_alone, world_size
 from beir_cocodr.generation.generators import Query
 from beir_cocodr.generation.shards import PassageQueries, QueryShards
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
+from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.ranking import Ranker
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.temporary import TemporaryFolder
@@ -34,8 +37,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # defect.
 _CHARACTERS_A_TOKEN = 16
 
-# Queries that the filter searches at a time, and passages whose ids are looked up at a time.
+# The filter searches for so many blocks of queries, so that many processes have equal shares, if
+# they are neither too small nor too large.
+_BLOCKS = 64
+_SMALLEST_BLOCK = 256
 _BLOCK = 10_000
+
+# Passages whose ids are looked up at a time.
 _CHUNK = 1_000
 
 # What a product of a similarity and a whole number may lack by rounding.
@@ -107,30 +115,84 @@ class ConsistencyFilter:
         with self._open(None):
             pass
 
-    def keeps(self, queries: Iterable[tuple[int, str]], folder: Path) -> Iterator[Bools]:
-        """Yield which queries find their document, in blocks.
+    def keeps(self, shards: QueryShards, kept: Bools) -> Bools:
+        """Return which queries find their document.
+
+        All processes of a run call this. They encode and index the corpus together, and each
+        searches for its blocks of queries, which do not depend on the number of processes.
 
         Args:
-            queries: The document's row and the text of each query.
-            folder: Where embeddings are written, and removed again.
+            shards: Shards, all finished; embeddings are written beside them, and removed again.
+            kept: (n,) bool over all generated queries, true for those to search for.
 
-        Yields:
-            (n,) bool for each block.
+        Returns:
+            (k,) bool for those, in corpus order.
         """
-        stream = iter(queries)
-        with self._open(folder) as ranker:
-            while block := list(islice(stream, _BLOCK)):
-                texts = {str(number): text for number, (_, text) in enumerate(block)}
-                rows = np.array([row for row, _ in block])
-                ranking = ranker.search(texts, self.top)
-                is_own = ranking.rows == rows[:, None]  # (n, top)
-                yield is_own.any(axis=1)
+        count = int(kept.sum())
+        size = min(_BLOCK, max(_SMALLEST_BLOCK, math.ceil(count / _BLOCKS)))
+        own_blocks = range(rank(), math.ceil(count / size), world_size())
+        with ExitStack() as held:
+            ranker = held.enter_context(self._open(shards.folder))
+            if world_size() > 1:
+                shared = on_main(lambda: held.enter_context(TemporaryFolder(shards.folder)))
+                _prepare_together(ranker, shared)
+
+            def search() -> dict[int, Bools]:
+                candidates = compress(shards.texts(), kept)
+                consistent: dict[int, Bools] = {}
+                with working_alone():  # the processes search for different numbers of blocks
+                    for number, block in enumerate(_blocks(candidates, size)):
+                        if number in own_blocks:
+                            consistent[number] = self._find_own(ranker, block)
+                return consistent
+
+            of_blocks: dict[int, Bools] = {}
+            for of_process in do_each(search):
+                of_blocks |= of_process
+        in_order = [of_blocks[number] for number in sorted(of_blocks)]
+        return np.concatenate([np.zeros(0, bool), *in_order])
+
+    def _find_own(self, ranker: Ranker, queries: Sequence[tuple[int, str]]) -> Bools:
+        """Return which (n,) queries, each with the row of its document, find that document."""
+        texts = {str(number): text for number, (_, text) in enumerate(queries)}
+        rows = np.array([row for row, _ in queries])
+        ranking = ranker.search(texts, self.top)
+        is_own = ranking.rows == rows[:, None]  # (n, top)
+        consistent: Bools = is_own.any(axis=1)
+        return consistent
 
     @contextmanager
     def _open(self, folder: Path | None) -> Iterator[Ranker]:
         with TemporaryFolder(folder) as temporary:
             resources = Resources(self.documents, temporary, self.search)
             yield resources.ranker(self.retriever)
+
+
+def _prepare_together(ranker: Ranker, folder: Path) -> None:
+    """Encode and index the corpus by all processes of a run, which call this together.
+
+    What is not the package's own encoder or BM25 is left to each process.
+
+    Args:
+        ranker: Searches the corpus.
+        folder: Receives vectors and postings; all processes see it.
+    """
+    dense = getattr(ranker, "dense", ranker)
+    if hasattr(dense, "encode_together"):
+        dense.encode_together(folder / "vectors")
+    index = getattr(ranker, "bm25", ranker)
+    if isinstance(index, BM25):
+        index.keep(folder)
+
+
+def _blocks(
+    queries: Iterable[tuple[int, str]],
+    size: int,
+) -> Iterator[list[tuple[int, str]]]:
+    """Yield consecutive queries, ``size`` of them at a time."""
+    stream = iter(queries)
+    while block := list(islice(stream, size)):
+        yield block
 
 
 @dataclass(frozen=True)
@@ -153,7 +215,7 @@ def select_queries(
     duplicates: DuplicateRule,
     consistency: ConsistencyFilter | None,
 ) -> tuple[Bools, dict[str, int]]:
-    """Select the queries to keep.
+    """Select the queries to keep; all processes of a run call this.
 
     Args:
         shards: Shards, all finished.
@@ -164,9 +226,29 @@ def select_queries(
         (n,) bool over all generated queries in corpus order, true for those to keep; and the counts
         ``duplicates``, ``near_duplicates`` and ``inconsistent`` of those that were left out.
     """
+    kept, counts = on_main(lambda: _without_repeated(shards, duplicates))
+    counts["inconsistent"] = 0
+    if consistency is not None:
+        consistent = consistency.keeps(shards, kept)
+        counts["inconsistent"] = int((~consistent).sum())
+        kept[np.flatnonzero(kept)] = consistent
+    similarity = duplicates.similarity
+    if similarity is not None:
+        texts = (text for _, text in compress(shards.texts(), kept))
+        is_new = on_main(lambda: without_near_duplicates(texts, similarity))
+        counts["near_duplicates"] = int((~is_new).sum())
+        kept[np.flatnonzero(kept)] = is_new
+    return kept, counts
+
+
+def _without_repeated(
+    shards: QueryShards,
+    duplicates: DuplicateRule,
+) -> tuple[Bools, dict[str, int]]:
+    """Return which queries have a text that is not equal to an earlier one, and ``duplicates``."""
     has_text = (bool(text) for _, text in shards.texts())
     kept = np.fromiter(has_text, bool)
-    counts = {"duplicates": 0, "inconsistent": 0}
+    counts = {"duplicates": 0}
     if duplicates.equal:
         hashes = hashes_of(text for _, text in shards.texts())
         _, first_rows = np.unique(hashes, return_index=True)
@@ -175,26 +257,16 @@ def select_queries(
         is_repeated = kept & ~is_first
         counts["duplicates"] = int(is_repeated.sum())
         kept &= is_first
-    if consistency is not None:
-        candidates = compress(shards.texts(), kept)
-        blocks = consistency.keeps(candidates, shards.folder)
-        consistent = np.concatenate([np.zeros(0, bool), *blocks])
-        counts["inconsistent"] = int((~consistent).sum())
-        kept[np.flatnonzero(kept)] = consistent
-    if duplicates.similarity is not None:
-        texts = [text for _, text in compress(shards.texts(), kept)]
-        is_new = without_near_duplicates(texts, duplicates.similarity)
-        counts["near_duplicates"] = int((~is_new).sum())
-        kept[np.flatnonzero(kept)] = is_new
     return kept, counts
 
 
-def without_near_duplicates(texts: Sequence[str], similarity: float) -> Bools:
+def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
     """Return which texts have less than a Jaccard similarity to all earlier ones that are kept.
 
-    The comparison is exact. Words are put in the order of their rarity: two sets can be so similar
-    only if they share one of their first |A| - ⌈s |A|⌉ + 1 words, so only sets that share one of
-    these are compared.
+    Every pair that may be so similar is compared. Words are put in the order of their rarity: two
+    sets can be so similar only if they share one of their first |A| - ⌈s |A|⌉ + 1 words, so only
+    sets that share one of these are compared. Texts are read once and not held; words are equal if
+    their 64-bit hashes are.
 
     Args:
         texts: n texts.
@@ -207,29 +279,55 @@ def without_near_duplicates(texts: Sequence[str], similarity: float) -> Bools:
         Bayardo, Ma and Srikant, Scaling up all pairs similarity search, 2007; Xiao et al.,
         Efficient similarity joins for near duplicate detection, 2008 (the prefix filter).
     """
-    word_sets = [frozenset(words(text)) for text in texts]
-    frequencies: Counter[str] = Counter()
-    for word_set in word_sets:
-        frequencies.update(word_set)
-    kept = np.zeros(len(texts), bool)
-    with_word: dict[str, list[int]] = defaultdict(list)
-    for row, word_set in enumerate(word_sets):
-        rarest_first = sorted(word_set, key=lambda word: (frequencies[word], word))
-        least_shared = math.ceil(similarity * len(word_set) - _ROUNDING)
-        prefix = rarest_first[: len(word_set) - least_shared + 1]
+    rarities, starts = _rarities_of_words(texts)
+    kept = np.zeros(len(starts) - 1, bool)
+    with_word: dict[int, list[int]] = defaultdict(list)
+    for row, (start, end) in enumerate(pairwise(starts.tolist())):
+        rarest_first = np.sort(rarities[start:end]).tolist()
+        least_shared = math.ceil(similarity * len(rarest_first) - _ROUNDING)
+        prefix = rarest_first[: len(rarest_first) - least_shared + 1]
         candidates: set[int] = set()
         for word in prefix:
-            candidates.update(with_word[word])
-        kept[row] = all(_jaccard(word_set, word_sets[other]) < similarity for other in candidates)
+            candidates.update(with_word.get(word, ()))
+        word_set = frozenset(rarest_first)
+        kept[row] = all(
+            _jaccard(word_set, rarities[slice(*starts[other : other + 2])].tolist()) < similarity
+            for other in candidates
+        )
         if kept[row]:
             for word in prefix:
                 with_word[word].append(row)
     return kept
 
 
-def _jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    shared = len(a & b)
-    return shared / len(a | b)
+def _rarities_of_words(texts: Iterable[str]) -> tuple[Array, Ints]:
+    """Return the different words of all texts, as numbers that are smaller for rarer words.
+
+    Returns:
+        (w,) numbers, those of the first text first; and (n + 1,) where each text begins.
+    """
+    sizes = array("q", [0])
+
+    def all_words() -> Iterator[str]:
+        for text in texts:
+            of_text = set(words(text))
+            sizes.append(len(of_text))
+            yield from of_text
+
+    _, numbers, frequencies = np.unique(
+        hashes_of(all_words()),
+        return_inverse=True,
+        return_counts=True,
+    )
+    rarities = np.empty(len(frequencies), np.int32)
+    rarities[frequencies.argsort(kind="stable")] = np.arange(len(frequencies))
+    return rarities[numbers], np.cumsum(sizes)
+
+
+def _jaccard(a: frozenset[int], b: list[int]) -> float:
+    """Return the Jaccard similarity of a set and of different elements."""
+    shared = len(a.intersection(b))
+    return shared / (len(a) + len(b) - shared)
 
 
 def write_queries(

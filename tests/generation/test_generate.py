@@ -27,6 +27,7 @@ from beir_cocodr.data.text import WORDS, TextFormat, words
 from beir_cocodr.data.validation import validate
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation import generate as query_generation
+from beir_cocodr.generation import query_selection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import GenerationRecord
 from beir_cocodr.generation.settings import GenerationOptions
@@ -390,6 +391,50 @@ def test_the_processes_of_torchrun_share_the_shards(beir_folder, tiny_t5, tmp_pa
     assert json.loads(out)["counts"]["inconsistent"]  # printed once
     assert exit_code(main, [*command, str(tmp_path / "one")]) == 0
     assert content(tmp_path / "two") == content(tmp_path / "one")
+
+
+def launch_counting_searches(commands: list, logs: Path) -> None:
+    """Run commands in two processes, and write how many queries each searches for to a file."""
+    search = query_selection.ConsistencyFilter._find_own
+
+    def counted(self, ranker, queries):
+        with (logs / f"searched-{os.environ['RANK']}").open("a") as file:
+            file.write(f"{len(queries)}\n")
+        return search(self, ranker, queries)
+
+    query_selection.ConsistencyFilter._find_own = counted
+    logs.mkdir()
+    launch(commands, logs)
+
+
+def test_the_processes_of_torchrun_share_the_filter(beir_folder, tiny_cosine, tmp_path):
+    """Each encodes and searches for its part, and the rest of the selection is as in one."""
+    command = ["generate-queries", "--dataset", str(beir_folder), "--generator", "lexical"]
+    command += ["--passage-tokens", "30", "--shard-documents", "4", "--device", "cpu"]
+    command += ["--filter-retriever", f"hybrid:{tiny_cosine}", "--filter-top", "5"]
+    command += ["--near-duplicates", "0.8", "--dedupe", "--output"]
+    block = {"beir_cocodr.generation.query_selection._SMALLEST_BLOCK": 8}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    logs = tmp_path / "logs"
+    two = [block, [*command, str(tmp_path / "two")]]
+    together = completed(launch_counting_searches, two, logs, environment=environment)
+    assert together.returncode == 0, together.stderr[-2000:]
+    out, err = printed(logs)
+    assert out, err[-2000:]
+    counts = json.loads(out)["counts"]
+    blocks = [
+        [int(line) for line in (logs / f"searched-{number}").read_text().splitlines()]
+        for number in range(2)
+    ]
+    assert sum(map(sum, blocks)) == counts["generated"] - counts["empty"] - counts["duplicates"]
+    assert min(map(len, blocks)) >= max(map(len, blocks)) - 1 > 0
+    assert exit_code(main, [*command, str(tmp_path / "one")]) == 0
+    assert content(tmp_path / "two") == content(tmp_path / "one")
+    one = json.loads((tmp_path / "one" / "generation.json").read_text())
+    assert one["counts"] == counts
+    assert counts["inconsistent"]
+    assert counts["queries"]
+    assert not (tmp_path / "two" / "shards").exists()
 
 
 def test_a_part_is_refused_under_torchrun(beir_folder, tmp_path, monkeypatch):

@@ -377,7 +377,7 @@ def test_near_duplicates_equal_brute_force():
             expected.append(is_new)
             if is_new:
                 kept.append(word_set)
-        assert without_near_duplicates(texts, similarity).tolist() == expected
+        assert without_near_duplicates(iter(texts), similarity).tolist() == expected
         assert 0 < sum(expected) < len(texts)
 
 
