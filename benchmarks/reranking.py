@@ -1,4 +1,4 @@
-"""Claim: a reranker that reads whole documents in pieces is better than one that cuts them.
+"""Claim: a small reranker gains nothing by reading documents in pieces instead of cutting them.
 
 A small cross-encoder is trained from MiniLM on the training queries of SciFact and NFCorpus against
 negatives of BM25. On collections of other corpora with long documents, it reranks the best
@@ -7,8 +7,7 @@ best one of the document's pieces (MaxP). Differences in nDCG@10 are tested by a
 queries with Holm's correction.
 
 The script prints what was measured, and writes ``benchmarks/results/reranking.json`` and the table
-of ``docs/adaptation.md``. Training takes an hour of two cores, and stops and goes on with its
-checkpoints:
+of ``docs/adaptation.md``. Training takes an hour of one core, and goes on where a killed run ended:
 
     python benchmarks/reranking.py --collections DIR --work DIR
 """

@@ -167,6 +167,27 @@ def test_the_source_of_splades_figures_is_on_the_page():
     assert said in PROSE.split("Anserini](https://github.com/castorini/anserini)")[1]
 
 
+def test_reranking_by_pieces_is_what_the_benchmark_wrote():
+    script = import_module("reranking")
+    results = results_of("reranking")
+    assert script.MARKS.read(PAGE) == script.markdown(results)
+    said = " ".join(PAGE.split("### Rerankers")[1].split("## With another encoder")[0].split())
+    assert all(test["p"] >= 0.05 for test in results["tests"])
+    losses = [-test["difference"] for test in results["tests"]]
+    assert f"lower on all five, by {min(losses):.3f} to {max(losses):.3f}" in said
+    assert len(losses) == 5
+    assert min(losses) > 0
+    collections = results["collections"].values()
+    ratios = [of["seconds"][script.PIECES] / of["seconds"][script.CUT] for of in collections]
+    assert f"between {min(ratios):.0f} and {max(ratios):.0f} times as long" in said
+    means = [of["means"] for of in collections]
+    worse = [of[script.CUT] < of[script.FIRST] - 0.05 for of in means]
+    assert f"worse than the fusion on {in_words(sum(worse))} of the five" in said
+    settings = results["settings"]
+    assert f"in {settings['steps']} steps" in said
+    assert settings["depth"] == 10
+
+
 NUMBERS = (
     "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen"
