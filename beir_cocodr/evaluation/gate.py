@@ -339,17 +339,9 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     evidence = []
     ranked = []
     for kind, pseudo in known.items():
-        of_old, of_new = sides.search(pseudo.queries, documents, drop)
-        ranked.append((of_old, of_new))
-        scores = None
-        remark = ""
-        if sides.are_comparable:
-            scores = (pseudo.score(of_old), pseudo.score(of_new))
-            remark = _rehearsed(kind, *scores, contamination)
-        if remark:
-            scores = None
-        distances = rank_distance(of_old, of_new)
-        evidence.append(GateEvidence.of(kind, distances, scores, remark=remark))
+        lists = sides.search(pseudo.queries, documents, drop)
+        ranked.append(lists)
+        evidence.append(_known_figures(sides, kind, pseudo, lists, contamination))
     unanswered = {}
     if queries.texts:
         of_old, of_new = sides.search(queries.texts, documents, drop)
@@ -387,6 +379,23 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         left_out=queries.left_out,
         unanswered=unanswered,
     )
+
+
+def _known_figures(
+    sides: _Sides,
+    kind: str,
+    pseudo: PseudoQueries,
+    lists: tuple[Ints, Ints],
+    contamination: Contamination,
+) -> GateEvidence:
+    """Return the figures of queries whose document is known, with scores if these are fair."""
+    of_old, of_new = lists
+    distances = rank_distance(of_old, of_new)
+    if not sides.are_comparable:
+        return GateEvidence.of(kind, distances)
+    scores = (pseudo.score(of_old), pseudo.score(of_new))
+    remark = _rehearsed(kind, *scores, contamination)
+    return GateEvidence.of(kind, distances, None if remark else scores, remark=remark)
 
 
 def _unanswered(rows: Ints) -> int:

@@ -399,14 +399,7 @@ def _finish(
 
         def begin() -> GenerationRecord | None:
             held.enter_context(locked(output))
-            if _is_finished(output):  # another process was faster
-                _tidy(output)
-                return read_generation(output)
-            counts, _ = shards.totals()
-            if counts["generated"] == counts["empty"]:
-                _tidy(output)
-                raise InputError(_describe_nothing(collection.name, counts))
-            return None
+            return _finished_before(output, shards, collection.name)
 
         record = on_main(begin)
         if record is not None:
@@ -447,6 +440,27 @@ def _finish(
             return record
 
         return on_main(write)
+
+
+def _finished_before(output: Path, shards: QueryShards, name: str) -> GenerationRecord | None:
+    """Return the record of a folder that another process has finished, None if none has.
+
+    Args:
+        output: The output folder.
+        shards: Its shards, all finished.
+        name: The collection.
+
+    Raises:
+        InputError: No passage got a query.
+    """
+    if _is_finished(output):
+        _tidy(output)
+        return read_generation(output)
+    counts, _ = shards.totals()
+    if counts["generated"] == counts["empty"]:
+        _tidy(output)
+        raise InputError(_describe_nothing(name, counts))
+    return None
 
 
 def _log_counts(name: str, record: GenerationRecord) -> None:

@@ -49,7 +49,7 @@ class OwnDraws(LogitsProcessor):  # type: ignore[misc]  # the host has no types
         self.top_p = top_p
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return (n, vocabulary) scores that are -inf but for one token of each sample."""
+        """Return (n, vocabulary) scores that are -inf, except for one token of each sample."""
         draws = torch.tensor(next(self._columns), dtype=scores.dtype, device=scores.device)
         likely, tokens = scores.topk(min(self.top_k, scores.shape[1]))  # descending
         probabilities = likely.softmax(1)
