@@ -69,13 +69,7 @@ def encode(
     from beir_cocodr.retrieval.store.encode import encode as run
     from beir_cocodr.retrieval.vectors.pool import Workers
 
-    passes = [dense is not None, update, ray is not None]
-    if sum(passes) > 1:
-        raise InputError("--dense, --update and --ray exclude each other: give only one of them")
-    if dense is not None:
-        refuse_unused(context, _OF_ENCODING, "--dense")
-    if update:
-        refuse_unused(context, _OF_PROCESSES, "--update")
+    _check_passes(context, dense is not None, update, ray is not None)
     if dense is not None or update:
         from beir_cocodr.retrieval.store.passes import pass_over
 
@@ -116,6 +110,20 @@ def encode(
     else:
         for line in _describe_store(output, _StoreReport.from_json(report, output)):
             print(line)
+
+
+def _check_passes(context: Context, adds_terms: bool, updates: bool, on_ray: bool) -> None:
+    """Check that at most one of the special passes was asked for, with options that it reads.
+
+    Raises:
+        InputError: Several were, or an option does nothing beside one.
+    """
+    if adds_terms + updates + on_ray > 1:
+        raise InputError("--dense, --update and --ray exclude each other: give only one of them")
+    if adds_terms:
+        refuse_unused(context, _OF_ENCODING, "--dense")
+    if updates:
+        refuse_unused(context, _OF_PROCESSES, "--update")
 
 
 @dataclass(frozen=True)

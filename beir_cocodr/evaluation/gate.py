@@ -580,9 +580,9 @@ def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) ->
         left_out = len(judged.queries) - len(kept)
         return _OwnQueries(texts, {}, replace(judged, queries=kept), left_out)
     use_labels = bool(collection.qrels) and options.labels is not False
-    own = collection.qrels if use_labels else collection.queries
-    ids = _asked(sides, own)
-    left_out = len(own) - len(ids)
+    candidates = collection.qrels if use_labels else collection.queries
+    ids = _asked(sides, candidates)
+    left_out = len(candidates) - len(ids)
     if not use_labels and len(ids) > _MOST_QUERIES:
         ids = spaced(ids, _MOST_QUERIES)
     texts = {id: collection.queries[id] for id in ids}

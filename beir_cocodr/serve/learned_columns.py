@@ -152,7 +152,7 @@ class LearnedColumns:
 
     def describe(self) -> list[Json]:
         """Return what each encoder learned, for the page."""
-        return [asdict(shown) for shown in list(self._shown.values())]
+        return [asdict(learning) for learning in list(self._shown.values())]
 
     def _use(self, learned: LearnedVectors, name: str, dense: Dense) -> None:
         learned.apply(dense)
@@ -163,11 +163,11 @@ class LearnedColumns:
         if self._show(dense, ShownLearning(name, reason, kept=False, used=False)):
             log.warning("%s: %s", name, reason)
 
-    def _show(self, dense: Dense, shown: ShownLearning) -> bool:
+    def _show(self, dense: Dense, learning: ShownLearning) -> bool:
         """Show what an encoder learned, and return whether this is its first model to say so."""
         from beir_cocodr.evaluation.judged_vectors import encoder_key_of
 
-        return self._shown.setdefault(encoder_key_of(dense), shown) is shown
+        return self._shown.setdefault(encoder_key_of(dense), learning) is learning
 
     def _encoders(self, searchers: Iterable[Searcher]) -> dict[str, Dense]:
         """Return the different encoders, each by the first model that searches with it."""
