@@ -34,7 +34,7 @@ class Steps:
     Args:
         expected: step to the seconds that it should take, in the order of the steps; None where
             nothing is known, which counts as the mean of the others. Expectations are scaled by
-            the time that the steps before took.
+            the time that the steps before took whose time was expected.
     """
 
     def __init__(self, expected: Mapping[str, float | None]) -> None:
@@ -82,18 +82,26 @@ class Steps:
         else:
             return None
         expected = [usual if seconds is None else seconds for seconds in self.expected]
-        expected_so_far = sum(expected[:done])
         expected_later = sum(expected[done + 1 :])
         elapsed = time.perf_counter() - self.began
-        expected_with_running = expected_so_far + expected[done]
-        if ends_step and bar and expected_with_running:
-            pace = (sum(self.took) + elapsed + bar) / expected_with_running
+        if ends_step and bar:
+            pace = self._pace([*self.took, elapsed + bar])
             return bar + pace * expected_later
-        pace = 1.0
-        if expected_so_far:
-            pace = sum(self.took) / expected_so_far
+        pace = self._pace(self.took)
         left_of_running = pace * expected[done] - elapsed
         return max(left_of_running, bar) + pace * expected_later
+
+    def _pace(self, took: list[float]) -> float:
+        """Return how many times as long the first steps took as expected, where that is known."""
+        known = [
+            (seconds, expected)
+            for seconds, expected in zip(took, self.expected, strict=False)
+            if expected is not None
+        ]
+        expected_so_far = sum(expected for _, expected in known)
+        if not expected_so_far:
+            return 1.0
+        return sum(seconds for seconds, _ in known) / expected_so_far
 
 
 def in_place() -> bool:

@@ -116,6 +116,17 @@ def test_without_expectations_the_steps_before_count(clock):
     assert whole.left() == 14
 
 
+def test_a_step_of_unknown_time_changes_no_pace(clock):
+    whole = Steps({"queries": None, "training": 3600.0, "judgement": 60.0})
+    clock[0] = 1.0  # the queries were there
+    whole.begin("training")
+    assert whole.left() == 3660
+    assert whole.left(bar=1800.0, ends_step=True) == 1800 + 30
+    clock[0] = 1 + 7200.0
+    whole.begin("judgement")
+    assert whole.left() == 2 * 60
+
+
 def test_a_step_that_is_left_out_slows_nothing_down(clock):
     whole = Steps({"a": 10.0, "b": 10.0, "c": 10.0})
     clock[0] = 10.0

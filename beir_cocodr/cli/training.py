@@ -13,7 +13,9 @@ from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.query_kinds import QUERY_KINDS
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.io import output_path
 from beir_cocodr.models.spec import BM25_WEIGHT, EncoderOptions, FuseOptions, SearchOptions
+from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.records import Json
 from beir_cocodr.report.terminal import print_json, print_record, print_training
 from beir_cocodr.training import presets
@@ -192,10 +194,15 @@ def fuse(
     """
     from beir_cocodr.distributed import rank
     from beir_cocodr.report.evaluation_tables import fusion_table
+    from beir_cocodr.retrieval.hybrid.fuse import finished_fusion
     from beir_cocodr.retrieval.hybrid.fuse import fuse as run
 
     if weight_by_estimate:
-        settings = _with_estimated_weight(settings, dataset, model, encoder, store or [])
+        finished = finished_fusion(output_path(output), resume)
+        if finished is None:
+            settings = _with_estimated_weight(settings, dataset, model, encoder, store or [])
+        else:
+            settings = _with_weight_of(finished, output, settings)
     record = run(
         model,
         dataset,
@@ -219,13 +226,32 @@ def _with_estimated_weight(
     """Return the options of a fusion with the weight that the estimate chooses."""
     from beir_cocodr.evaluation.fusion_weight import choose_weight
 
+    _check_weight_is_open(settings)
+    search = SearchOptions(encoder=encoder, analyzer=settings.analyzer, stores=tuple(stores))
+    return choose_weight(model, dataset, search, seed=settings.seed).applied_to(settings)
+
+
+def _with_weight_of(finished: TrainingRecord, output: Path, settings: FuseOptions) -> FuseOptions:
+    """Return the options of a fusion with the weight that an estimate chose for a finished one."""
+    _check_weight_is_open(settings)
+    reason = finished.options.get("weight_reason")
+    weight = finished.options["bm25_weight"]
+    if not isinstance(reason, str):
+        raise InputError(
+            f"{output} was fused without --weight-by-estimate; leave it out, or choose another "
+            "folder"
+        )
+    assert isinstance(weight, float)
+    return replace(settings, bm25_weight=weight, weight_reason=reason)
+
+
+def _check_weight_is_open(settings: FuseOptions) -> None:
+    """Raise an InputError if BM25's weight is given, which an estimate is to choose."""
     if settings.weight_by_length or settings.bm25_weight != BM25_WEIGHT:
         raise InputError(
             "--weight-by-estimate chooses BM25's weight; leave --bm25-weight and "
             "--weight-by-length out"
         )
-    search = SearchOptions(encoder=encoder, analyzer=settings.analyzer, stores=tuple(stores))
-    return choose_weight(model, dataset, search, seed=settings.seed).applied_to(settings)
 
 
 _DEFAULT_STAGES = ",".join(presets.DEFAULT_STAGES)
@@ -325,6 +351,11 @@ def adapt(
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
+    if weighting is not None and "finetune" not in chosen:
+        raise InputError(
+            f"--weighting is read by the stage finetune, and the stages are {', '.join(chosen)}; "
+            "leave it out"
+        )
     of_stage: dict[str, Json] = {
         "finetune": {"weighting": weighting},
         "fuse": {"bm25_weight": search.bm25_weight},

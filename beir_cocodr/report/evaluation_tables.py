@@ -258,7 +258,8 @@ def print_adaptation(record: AdaptationRecord, as_json: bool) -> None:
         if record.comparison.few_labels is not None:
             print_tables(few_labels_table(record.comparison.few_labels))
     recommendation = record.recommendation
-    print(f"Did training make the encoder better? {recommendation.verdict}.")
+    change = "fusing with BM25" if record.stages == ["fuse"] else "training"
+    print(f"Did {change} make the encoder better? {recommendation.verdict}.")
     for reason in recommendation.reasons:
         print(f"- {reason}")
     for trust in recommendation.trust:

@@ -30,8 +30,10 @@ from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import read_generation
+from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.card import write_card
+from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.spec import (
     BM25,
     ModelSpec,
@@ -49,12 +51,14 @@ from beir_cocodr.provenance import (
     write_record,
 )
 from beir_cocodr.records import Json, Record
+from beir_cocodr.retrieval.hybrid.fuse import check_dense
 from beir_cocodr.retrieval.resolve import uses_of
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.vectors.dense import EmbeddingPool
 from beir_cocodr.same_run import check_same_run
 from beir_cocodr.training.adaptation_cost import JUDGEMENT, estimate
 from beir_cocodr.training.adaptation_plan import QUERIES_FOLDER, AdaptationPlan
+from beir_cocodr.training.options import DistillOptions
 from beir_cocodr.training.output_folder import check_unused, empty
 from beir_cocodr.training.presets import (
     ADAPT_STAGES,
@@ -221,8 +225,10 @@ def adapt(
         pool = stack.enter_context(EmbeddingPool.temporary(output))
         encoders = SharedEncoders(encoder, int(first.seed), pool)
         base = encoders.get(model)
-        cost = estimate(plan.trainings(), base.model, plan.target.documents, plan.wanted_queries())
-        expected: dict[str, float | None] = {"queries": None} if plan.needs_queries else {}
+        _check_base(base, plan)
+        wanted_queries = plan.wanted_queries()
+        cost = estimate(plan.trainings(), base.model, plan.target.documents, wanted_queries)
+        expected: dict[str, float | None] = {} if wanted_queries is None else {"queries": None}
         if cost is None:
             log.info("all models are trained, and the vectors encoded so far are kept")
             expected[JUDGEMENT] = None
@@ -246,8 +252,11 @@ def adapt(
 def _planned(
     model: ModelLike, dataset: object, source: object | None, output: Path, options: AdaptOptions
 ) -> AdaptationPlan:
-    """Return the plan, once everything that can be checked before training is."""
+    """Return the plan, once everything that can be checked before the base is loaded is."""
     settings = options.chosen()
+    if options.teacher is not None and not options.teacher.strip():
+        raise InputError("the teacher has no name; give a cross-encoder or a ranking")
+    _check_used(settings, source, options)
     for stage, own_options in settings.items():
         if ADAPT_STAGES[stage].needs_kinds:
             generation = generation_for_distillation(
@@ -263,8 +272,6 @@ def _planned(
             "the stage finetune needs a labelled collection: name it with --source (apidocs/numpy "
             "needs no network), or leave the stage out"
         )
-    if options.teacher is not None and not options.teacher.strip():
-        raise InputError("the teacher has no name; give a cross-encoder or a ranking")
     parse_measures(options.chosen_measures)
     target = load_collection(dataset, options.split, labels="optional")
     if not target.qrels and isinstance(target.source, FileSource) and target.source.splits():
@@ -275,6 +282,46 @@ def _planned(
         check_judgements_kept(output / LABELS_FILE, judgements)
     labelled = load_collection(source, options.source_split) if needs_source else None
     return AdaptationPlan(target, labelled, settings, options, output)
+
+
+def _check_used(
+    settings: Mapping[str, StageOptions], source: object | None, options: AdaptOptions
+) -> None:
+    """Raise an InputError if something was given that no stage reads."""
+    rows = [ADAPT_STAGES[stage] for stage in settings]
+    names = ", ".join(settings)
+    if source is not None and not any(row.needs_source for row in rows):
+        raise InputError(
+            f"the source is read by the stage finetune, and the stages are {names}; leave it out"
+        )
+    asked = options.generator != LEXICAL_GENERATOR or options.generation != GenerationOptions()
+    if asked and options.generated is not None:
+        raise InputError(
+            f"the queries are taken from {options.generated}, so none are generated; leave the "
+            "generator and the options of generation out"
+        )
+    if (asked or options.generated is not None) and not any(row.needs_queries for row in rows):
+        raise InputError(
+            f"no stage of {names} needs generated queries; leave the queries, the generator and "
+            "the options of generation out"
+        )
+    if options.teacher is not None and not any(row.options is DistillOptions for row in rows):
+        raise InputError(
+            f"the teacher is read by the stages gpl and distill, and the stages are {names}; leave "
+            "it out"
+        )
+
+
+def _check_base(base: Start, plan: AdaptationPlan) -> None:
+    """Raise an InputError if the base cannot be used in all ways that are judged."""
+    if isinstance(base.model, HybridEncoder):
+        raise InputError(
+            f"{base.name} is a hybrid encoder, which already includes BM25, and the adapted models "
+            "are judged alone and fused with BM25; name the encoder that it was fused from, and "
+            "the stage fuse to fuse what was trained"
+        )
+    if "fuse" in plan.settings:
+        check_dense(base.model, base.name)
 
 
 def _complete_models(output: Path) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from beir_cocodr.arrays import spaced_rows
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.progress import describe_seconds, describe_size
@@ -163,16 +164,15 @@ def estimate(
     if not left and not missing:
         return None
     rate = probe(model, documents)
-    rates = {"float32": rate}
+    training_rates = _TrainingRates(model, documents, rate)
     corpus_seconds = len(documents) / rate
     pair_rates: dict[str, float] = {}
     seconds: dict[str, float] = {}
     uncounted = [] if queries is None else [str(queries)]
     for training in left:
-        precision = _precision(model, training)
-        if precision not in rates:
-            rates[precision] = probe(model, documents, precision)
-        of_training = training_seconds(training, rates[precision], corpus_seconds)
+        of_training = training_seconds(
+            training, training_rates.of(training.options), corpus_seconds
+        )
         of_training += merging_seconds(training, rate, len(documents))
         teacher = training.teacher
         if teacher is not None and teacher_kind(teacher) is TEACHERS["cross-encoder"]:
@@ -200,11 +200,33 @@ def estimate(
     return Cost(seconds, checkpoints + all_vectors, memory, rate, tuple(uncounted))
 
 
-def _precision(model: COCODR, training: PlannedTraining) -> str:
-    """Return the precision in which a training computes."""
-    if isinstance(training.options, TrainingOptions):
-        return training_precision(model.device, training.options.precision)
-    return "float32"
+class _TrainingRates:
+    """How many documents a second are read in training, which is probed once for a precision.
+
+    Training reads documents only as far as the encoder reads at once, also where they are encoded
+    in all their pieces.
+    """
+
+    def __init__(self, model: COCODR, documents: Documents, rate: float) -> None:
+        """Take the rate of encoding whole documents in float32, which may be the same."""
+        self.model = model
+        self.documents = documents
+        self.whole_documents = rate
+        self.rates = {"float32": rate} if model.chunk_pooling == FIRST else {}
+
+    def of(self, options: TrainingOptions | FuseOptions) -> float:
+        """Return the rate of a training, and for ``fuse`` that of encoding."""
+        if not isinstance(options, TrainingOptions):
+            return self.whole_documents
+        precision = training_precision(self.model.device, options.precision)
+        if precision not in self.rates:
+            chunk_pooling = self.model.chunk_pooling
+            self.model.chunk_pooling = FIRST
+            try:
+                self.rates[precision] = probe(self.model, self.documents, precision)
+            finally:
+                self.model.chunk_pooling = chunk_pooling
+        return self.rates[precision]
 
 
 def probe(model: COCODR, documents: Documents, precision: str = "float32") -> float:

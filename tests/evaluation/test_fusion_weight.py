@@ -166,6 +166,29 @@ def test_the_weight_and_its_reason_are_said_and_saved(
     assert find_contamination(uses, corpus.corpus_sha256).terms == set(uses)
 
 
+def test_an_output_is_looked_at_before_the_estimate(
+    verdict, beir_folder, tiny_cosine, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(fusion_weight, "decide", lambda *_: replace(verdict, estimate=-0.02))
+    command = ["fuse", "--dataset", str(beir_folder), "--model", str(tiny_cosine)]
+    by_estimate, plain = tmp_path / "by estimate", tmp_path / "plain"
+    assert run(*command, "--output", str(by_estimate), "--weight-by-estimate") == 0
+    assert run(*command, "--output", str(plain)) == 0
+    trained_at = (by_estimate / "training.json").stat().st_mtime_ns
+    monkeypatch.setattr(fusion_weight, "decide", lambda *_: pytest.fail("it estimates again"))
+    capsys.readouterr()
+
+    command.append("--weight-by-estimate")
+    assert run(*command, "--output", str(by_estimate), "--resume") == 0
+    assert (by_estimate / "training.json").stat().st_mtime_ns == trained_at
+    assert run(*command, "--output", str(by_estimate), "--resume", "--seed", "3") == 2
+    assert "seed" in capsys.readouterr().err
+    assert run(*command, "--output", str(by_estimate)) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert run(*command, "--output", str(plain), "--resume") == 2
+    assert "was fused without --weight-by-estimate" in capsys.readouterr().err
+
+
 def test_a_plain_record_says_nothing_of_it(beir_folder, tiny_cosine, tmp_path):
     output = tmp_path / "fused"
     command = ["fuse", "--dataset", str(beir_folder), "--model", str(tiny_cosine)]

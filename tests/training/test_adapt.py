@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from beir_cocodr import COCODR
 from beir_cocodr.data import collection
 from beir_cocodr.errors import InputError
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.checkpoints import loading
 from beir_cocodr.models.checkpoints.loading import weights_sha256
 from beir_cocodr.models.spec import EncoderOptions, ModelSpec, SearchOptions
@@ -158,6 +159,39 @@ def test_an_adaptation_without_measures_or_teacher_is_refused(
     options = AdaptOptions(stages="coco", **wrong)
     with pytest.raises(InputError, match=message):
         adapt(str(tiny_mlm), str(small), output=tmp_path / "o", options=options)
+
+
+@pytest.mark.parametrize(
+    ("unread", "message"),
+    [
+        ({"stages": "coco", "source": True}, "the source is read by the stage finetune"),
+        (
+            {"stages": "coco", "teacher": "bm25"},
+            "the teacher is read by the stages gpl and distill",
+        ),
+        ({"stages": "coco,fuse", "generator": "t5"}, "no stage of coco, fuse needs generated"),
+        ({"stages": "coco", "generated": "queries"}, "no stage of coco needs generated"),
+        (
+            {"stages": "distill", "generated": "queries", "generator": "t5"},
+            "taken from queries, so none are generated",
+        ),
+        (
+            {
+                "stages": "distill",
+                "generated": "queries",
+                "generation": GenerationOptions(query_kinds="titles"),
+            },
+            "taken from queries, so none are generated",
+        ),
+    ],
+)
+def test_what_no_stage_reads_is_refused(unread, message, small, tiny_mlm, tmp_path):
+    source = str(small) if unread.get("source") else None
+    asked = {name: value for name, value in unread.items() if name != "source"}
+    options = AdaptOptions(**asked | {"stages": unread["stages"].split(",")})
+    with pytest.raises(InputError, match=message):
+        adapt(str(tiny_mlm), str(small), source=source, output=tmp_path / "o", options=options)
+    assert not (tmp_path / "o").exists()
 
 
 @pytest.fixture(scope="module")

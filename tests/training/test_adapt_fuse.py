@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from beir_cocodr import HybridEncoder, load_collection
+from beir_cocodr import MRL, HybridEncoder, fuse, load_collection
+from beir_cocodr.errors import InputError
 from beir_cocodr.models.spec import FuseOptions
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.training import adapt as adapting
 from beir_cocodr.training.adapt import AdaptationPlan, AdaptOptions, adapt
 from beir_cocodr.training.options import PretrainOptions
 from beir_cocodr.training.presets import adapt_options, chosen_stages
@@ -84,3 +86,27 @@ def test_without_labels(beir_folder, tiny_mlm, tmp_path):
     assert "base + fuse" in record.candidates
     assert "base + fuse, fused" not in record.candidates
     assert set(record.recommendation.verdicts) == {"base + fuse"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "start", "message"),
+    [
+        (["coco"], "hybrid", "already includes BM25.* name the encoder that it was fused from"),
+        (["fuse"], "hybrid", "already includes BM25"),
+        (["coco", "fuse"], "mrl", "fuse takes a plain dense encoder"),
+    ],
+)
+def test_a_base_that_cannot_be_fused_is_refused_before_any_training(
+    stages, start, message, beir_folder, tiny_mlm, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(adapting, "train_models", lambda *_: pytest.fail("it trains"))
+    base = tmp_path / "base"
+    if start == "hybrid":
+        fuse(str(tiny_mlm), str(beir_folder), output=base, options=FUSED)
+    else:
+        MRL(str(tiny_mlm), k=4).save_pretrained(str(base))
+    of_stages = {stage: {"coco": COCO, "fuse": FUSED}[stage] for stage in stages}
+    options = AdaptOptions(stages=stages, stage_options=of_stages)
+    with pytest.raises(InputError, match=message):
+        adapt(str(base), str(beir_folder), output=tmp_path / "o", options=options)
+    assert not list((tmp_path / "o").iterdir())

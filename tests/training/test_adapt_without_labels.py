@@ -435,6 +435,9 @@ def test_the_statement_of_a_calibration_is_printed(hurt, capsys):
     assert "right in 6 of 7 decided pairs" in printed
     assert "estimates without labels" in printed
     assert "Did training make the encoder better? worse." in printed
+    fused = AdaptationRecord.from_json(report | {"stages": ["fuse"]}, "adapt.json")
+    print_adaptation(fused, as_json=False)
+    assert "Did fusing with BM25 make the encoder better? worse." in capsys.readouterr().out
 
 
 def test_judged_queries_choose_among_all_uses_of_the_base(

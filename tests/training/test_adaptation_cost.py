@@ -111,6 +111,24 @@ def test_what_is_left_of_an_adaptation(model, documents, beir_folder, tmp_path, 
         assert there in str(cost)
 
 
+def test_training_reads_the_first_piece_of_a_document_and_judging_all(
+    tiny_bert, documents, monkeypatch
+):
+    """What is saved with chunk pooling encodes documents whole, and is trained on their first
+    pieces.
+    """
+    model = COCODR(str(tiny_bert), chunk_pooling="mean")
+    rates = {"first": 10.0, "mean": 2.0}
+    monkeypatch.setattr(module, "probe", lambda model, *_: rates[model.chunk_pooling])
+    cost = estimate(
+        [PlannedTraining("base + x", PretrainOptions.of(**BUDGET), 40)], model, documents
+    )
+    assert cost.seconds == pytest.approx(
+        {"base + x": 3 * 5 * 4 * 2 / 10, JUDGEMENT: 2 * len(documents) / 2}
+    )
+    assert model.chunk_pooling == "mean"
+
+
 def test_texts_whose_vectors_are_kept_cost_nothing(model, documents, monkeypatch):
     monkeypatch.setattr(module, "probe", lambda model, documents: 10.0)
     training = PlannedTraining("base + x", PretrainOptions.of(**BUDGET), 40)

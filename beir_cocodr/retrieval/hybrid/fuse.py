@@ -164,7 +164,7 @@ def fuse_over(
     join_processes(encoder.device)
     began = time.perf_counter()
     # The first process looks for all: when a slower one looked, it might have written already.
-    before = on_main(lambda: _finished_record(output, resume))
+    before = on_main(lambda: finished_fusion(output, resume))
     collection = load_collection(dataset, labels="none")
     analyzer = corpus_analyzer(options.analyzer, collection.documents.facts.language)
     options = replace(options, analyzer=analyzer)
@@ -212,8 +212,12 @@ def fuse_over(
     return on_main(fit_and_save)
 
 
-def _finished_record(output: Path, resume: bool) -> TrainingRecord | None:
-    """Return the record of a finished output that is resumed, or check that the output is free."""
+def finished_fusion(output: Path, resume: bool) -> TrainingRecord | None:
+    """Return the record of a finished output that is resumed, or check that the output is free.
+
+    Raises:
+        InputError: The output has files, and it is not resumed or not finished.
+    """
     record = read_record(output) if resume else None
     if record is None:
         check_output_free(output)
