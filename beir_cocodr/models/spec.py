@@ -486,6 +486,17 @@ class ModelSpec:
             )
 
 
+def check_names_encoder(name: str) -> None:
+    """Raise an InputError if a name is that of a way to search, where an encoder is needed."""
+    spec = ModelSpec.parse(name)
+    if spec.kind == DENSE:
+        return
+    way_out = "give an encoder"
+    if spec.kind in FUSIONS and spec.encoder:
+        way_out = f"give {spec.encoder}"
+    raise InputError(f"{name!r} is a way to search, and an encoder is needed here; {way_out}")
+
+
 def suggestion(name: str) -> str:
     """Return the end of a message about an unknown model: the nearest name, if one is near."""
     encoder = name.partition(":")[2]

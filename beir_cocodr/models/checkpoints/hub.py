@@ -16,7 +16,7 @@ from sentence_transformers.util import load_file_path
 
 from beir_cocodr.errors import InputError, check_name, explained
 from beir_cocodr.io import Keywords
-from beir_cocodr.models.spec import ALIASES, suggestion
+from beir_cocodr.models.spec import ALIASES, check_names_encoder, suggestion
 
 #: The host's arguments that say where the files of a hub model are.
 PLACES = ("token", "cache_folder", "revision", "local_files_only")
@@ -59,8 +59,9 @@ def reachable(name: str, kwargs: Keywords) -> Keywords:
         The arguments, with ``local_files_only`` if there is no network.
 
     Raises:
-        InputError: The hub does not have the model.
+        InputError: The hub does not have the model, or the name is that of a way to search.
     """
+    check_names_encoder(name)
     api = HfApi(token=kwargs.get("token"))
     try:
         api.model_info(name, revision=kwargs.get("revision"), timeout=_TIMEOUT)

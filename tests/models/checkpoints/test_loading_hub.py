@@ -171,3 +171,21 @@ def test_settings_on_the_hub_are_checked_before_a_host_reads_them(
     with pytest.raises(InputError, match=r"torch\.distributed\.run\.main"):
         load_cross_encoder("me/cross")
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("hybrid:minilm", "give minilm"),
+        ("hybrid@0.3:minilm", "give minilm"),
+        ("feedback:runs/fused", "give runs/fused"),
+        ("splade:some/model", "give an encoder"),
+        ("bm25", "give an encoder"),
+    ],
+)
+def test_a_way_to_search_is_no_encoder(name, way_out):
+    with pytest.raises(InputError) as caught:
+        load_encoder(name)
+    assert str(caught.value) == (
+        f"{name!r} is a way to search, and an encoder is needed here; {way_out}"
+    )
