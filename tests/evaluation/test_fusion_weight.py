@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
 from dataclasses import replace
@@ -88,7 +89,11 @@ def test_hybrid_by_estimate_searches_with_the_weight_that_it_chose(
     results = json.loads((output / "results.json").read_text())["models"]
     ours, theirs = (ranked_run(output / results[name]["run"]) for name in (estimated, named))
     assert ours == theirs
-    assert f"{abs(estimate):.3f} nDCG@10" in results[estimated]["retrieval"]["weight_reason"]
+    reason = results[estimated]["retrieval"]["weight_reason"]
+    assert f"{abs(estimate):.3f} nDCG@10" in reason
+    page = tmp_path / "report.html"
+    assert run("report", str(output), "--output", str(page)) == 0
+    assert f"{reason}." in html.unescape(page.read_text())
 
 
 def test_a_searcher_takes_the_estimated_weight(verdict, corpus, tiny_cosine, monkeypatch):

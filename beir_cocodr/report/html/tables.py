@@ -239,6 +239,10 @@ def _notes(results: EvaluationRecord, names: Mapping[str, str]) -> Iterator[str]
         if count:
             queries = "1 query" if count == 1 else f"{count:,} queries"
             yield f"{names[label]}: {queries} without results, scored 0."
+    for label, result in results.models.items():
+        reason = result.retrieval.get("weight_reason")
+        if reason:
+            yield f"{names[label]}: {reason}."
 
 
 #: Verdicts to the numbers that they are sorted by.
