@@ -1,6 +1,7 @@
 """Queries that people asked on the page, kept in a file where they agree to that."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,3 +81,12 @@ def load_asked(path: Path) -> dict[str, str]:
         if text:
             queries[typed_id(text)] = text
     return queries
+
+
+def without_texts_of(queries: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Return asked queries, id to text, without those whose text a collection's query has.
+
+    Spaces do not count, as where judgements of typed queries are joined with the collection's.
+    """
+    texts = {normalised(text) for text in queries.values()}
+    return {id: text for id, text in asked.items() if normalised(text) not in texts}

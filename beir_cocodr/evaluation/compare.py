@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from beir_cocodr.data.asked_queries import load_asked
+from beir_cocodr.data.asked_queries import load_asked, without_texts_of
 from beir_cocodr.data.collection import (
     Collection,
     Dataset,
@@ -95,7 +95,7 @@ class CompareOptions(Options):
         questions: the most questions that it writes; 0 leaves them out.
         asked: the folder of a session in which queries were kept, see
             :func:`~beir_cocodr.data.asked_queries.load_asked`; without labels they count as the
-            collection's own.
+            collection's own, and those that it has already count once.
         judgements: a file of some judged queries, see
             :func:`~beir_cocodr.data.judgements.load_judgements`; estimates without labels are
             joined with them, and the labels of the split are not used.
@@ -391,7 +391,10 @@ def _candidates(
 
 
 def with_asked(collection: Collection, options: CompareOptions) -> Collection:
-    """Return the collection with the queries that people asked on the page."""
+    """Return the collection with the queries that people asked on the page.
+
+    A query that the collection has already, by its text, is left out: it would count twice.
+    """
     if options.asked is None:
         return collection
     if options.labels:
@@ -399,7 +402,16 @@ def with_asked(collection: Collection, options: CompareOptions) -> Collection:
             f"{options.asked}: queries that were asked are for verdicts without labels, and the "
             "models are judged by labels; add --no-labels, or leave --asked out"
         )
-    asked = load_asked(Path(options.asked))
+    kept = load_asked(Path(options.asked))
+    asked = without_texts_of(collection.queries, kept)
+    if len(asked) < len(kept):
+        log.info(
+            "%s: %d of the %d queries that were asked there are queries of %s already",
+            options.asked,
+            len(kept) - len(asked),
+            len(kept),
+            collection.name,
+        )
     if len(asked) < FEWEST_QUERIES and not collection.queries:
         log.warning(
             "%s: %d queries were asked there; they count only when there are %d",

@@ -395,7 +395,7 @@ class FewLabels:
             f"{self.file}{drawn}."
         )
         if self.chosen != self.reference:
-            gain = describe_gain(self.held_out, self.queries)
+            gain = describe_alone(self.held_out, self.queries)
             yield (
                 f"A choice by them, compared with {self.reference} on queries that had no part in "
                 f"it: {gain}."
@@ -507,13 +507,24 @@ def held_out_gain(
     return JudgedGain.of(gains, weights, distance, margin)
 
 
-def describe_gain(gain: JudgedGain, queries: int) -> str:
-    """Say in words what judged queries alone gain, and how many more would settle it."""
+def describe_alone(gain: JudgedGain, queries: int) -> str:
+    """Say in words what judged queries alone gain, and how sure that is."""
     alone = f"{gain.difference:+.3f} on {queries} judged queries alone"
     if gain.interval is None:
         return f"{alone}, too few for an interval ({FEWEST} are needed)"
     low, high = gain.interval
-    alone += f" ({low:+.3f} to {high:+.3f}, however often one looks)"
+    return f"{alone} ({low:+.3f} to {high:+.3f}, however often one looks)"
+
+
+def describe_gain(gain: JudgedGain, queries: int) -> str:
+    """Say in words what judged queries alone gain, and how many more would settle it.
+
+    This is for a pair of models. The gain of a choice on held-out queries decides no verdict, and
+    so nothing is settled by it: see :func:`describe_alone`.
+    """
+    alone = describe_alone(gain, queries)
+    if gain.interval is None:
+        return alone
     if gain.more is None:
         return f"{alone}; more than {_PLANNED:,} would not settle it"
     if not gain.more:

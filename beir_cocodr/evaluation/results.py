@@ -400,13 +400,17 @@ class PairVerdict(_Comparison):
         if self.precedent is None or not self.precedent.collections:
             return ", on the evidence of this corpus alone"
         precedent = self.precedent
-        count = f"{precedent.better} of {precedent.collections} labelled collections"
+        total = precedent.collections
+        size = f"{abs(precedent.average):.2f}"
+        on_all = f"; on average over all {total}, "  # where count and average point apart
+        is_usual = 2 * precedent.better > total
+        only = "only " if 2 * precedent.better < total else ""
+        count = f"in {only}{precedent.better} of {total} labelled collections it was better"
         if precedent.average > 0:
-            return f": in {count} it was better, by {precedent.average:.2f} on average"
-        return (
-            f" here, on the evidence of this corpus: in only {count} it was better, and "
-            f"{-precedent.average:.2f} worse on average"
-        )
+            average = f", by {size} on average" if is_usual else f"{on_all}by {size}"
+            return f": {count}{average}"
+        average = f"{on_all}{size} worse" if is_usual else f", and {size} worse on average"
+        return f" here, on the evidence of this corpus: {count}{average}"
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,11 @@ class Session:
         """Return queries to ask for someone to whom nothing comes to mind."""
         judged = self.judged.grades
         drawn = self.comparison.drawn
-        texts = [pair.query for (id, _), pair in drawn.items() if id not in judged]
+        texts = [
+            pair.query
+            for (id, _), pair in drawn.items()
+            if id not in judged and not self.comparison.was_typed(pair)
+        ]
         return list(dict.fromkeys(texts))[:_PROPOSED_QUERIES]
 
     def search(self, model: str, query: str, kind: str = "", folder: str = "") -> Json:

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
-from beir_cocodr.data.asked_queries import AskedQueries
+from beir_cocodr.data.asked_queries import AskedQueries, without_texts_of
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.data.judgement_log import Asked, JudgementLog
+from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
 from beir_cocodr.data.judgements import AnnotationCandidate, load_judgements
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.evaluation.annotation import LABELS_FILE
@@ -67,6 +67,7 @@ class SessionComparison:
         self.kept = kept
         self._temporary = TemporaryFolder()
         self._gatherer: Gatherer | None = None
+        self._own: dict[str, str] = {}  # the collection's own queries, once they are read
         self._matched = 0  # asked queries that the crops are as long as
         self._preparing = threading.Lock()
         self._comparing = threading.Lock()
@@ -100,15 +101,28 @@ class SessionComparison:
     def pairs(self) -> Iterator[tuple[Asked, str]]:
         """Yield the drawn pairs that nobody has judged."""
         for (id, document), pair in self.drawn.items():
-            if document not in self.judged.grades.get(id, {}):
+            is_judged = document in self.judged.grades.get(id, {})
+            if not is_judged and not self.was_typed(pair):
                 yield Asked(pair.query, id), document
+
+    def was_typed(self, pair: AnnotationCandidate) -> bool:
+        """Return whether someone typed the query of a drawn pair and judged documents for it.
+
+        Those judgements count as the query's, and so it needs no further ones.
+        """
+        grades = self.judged.grades
+        return pair.query_id not in grades and typed_id(pair.query) in grades
 
     def remove_files(self) -> None:
         """Remove the temporary files of the searches."""
         self._temporary.remove()
 
     def _asked_count(self) -> int:
-        return 0 if self.asked is None else len(self.asked.queries)
+        """Return how many queries were asked that are none of the collection's own."""
+        if self.asked is None or not self.asked.queries:
+            return 0
+        asked = dict(self.asked.queries)  # searches in other threads add to it
+        return len(without_texts_of(self._own, asked))
 
     def _has_asked_many(self) -> bool:
         """Return whether so many queries were asked that the crops are drawn again.
@@ -136,8 +150,9 @@ class SessionComparison:
         with self._preparing:
             if self._gatherer is not None or len(models) < 2:
                 return
-            asked = self._asked_count()
             collection = load_collection(self.dataset, labels="optional")
+            self._own = collection.queries
+            asked = self._asked_count()
             if asked:
                 collection = with_asked(collection, self._compare_options())
             # A folder of its own, so that the next attempt does not meet the files of a failed one.

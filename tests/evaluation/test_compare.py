@@ -228,6 +228,30 @@ def test_queries_of_people_are_evidence_from_ten_up(asked, counts, distinct, cle
     assert len(runs) == asked
 
 
+def test_an_asked_query_that_the_collection_has_counts_once(distinct, clean, tmp_path, caplog):
+    """Twelve of the collection's 40 queries are asked, some with other spaces, and two others."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        shutil.copy(distinct / name, corpus / name)
+    queries = load_collection(corpus, labels="optional").queries
+    own = [f"  {text.replace(' ', '  ')} " for text in list(queries.values())[:12]]
+    asked = tmp_path / "asked.jsonl"
+    others = ["nobody has asked this", "nor this"]
+    asked.write_text("".join(json.dumps({"query": text}) + "\n" for text in own + others))
+    options = CompareOptions(samples=20, wanted=600, asked=asked)
+    with caplog.at_level("INFO"):
+        record = compare(["bm25", clean], str(corpus), options=options)
+    assert (len(queries), record.queries) == (40, 42)
+    assert record.pseudo_queries["agreement"].queries == 42
+    assert f"12 of the 14 queries that were asked there are queries of {corpus}" in caplog.text
+    ids_of = {}
+    for pair in record.labels_wanted.pairs:
+        ids_of.setdefault(pair.query, set()).add(pair.query_id)
+    assert len(ids_of) > 30
+    assert all(len(ids) == 1 for ids in ids_of.values())
+
+
 def test_proposed_queries_are_no_evidence_beside_those_of_people(distinct, clean, tmp_path):
     """Ten are asked, and ten more were proposed, by this gatherer or by an earlier comparison."""
     collection = load_collection(distinct)

@@ -15,6 +15,7 @@ from beir_cocodr.data.judgements import JudgedQuery, Judgements
 from beir_cocodr.evaluation.few_labels import (
     NORMAL,
     Expected,
+    FewLabels,
     JudgedGain,
     count_unjudged,
     half_width,
@@ -212,6 +213,21 @@ def test_judging_says_what_is_better_and_counts_what_nobody_judged():
     # The first choice knows nothing and keeps the reference.
     assert found.held_out.difference == pytest.approx(gain * 39 / 40)
     assert any("not judged" in sentence for sentence in found.describe())
+
+
+def test_a_held_out_gain_settles_nothing_because_no_verdict_rests_on_it():
+    """Twenty queries, on which the choice gains 0.5 or 0.4: its interval excludes 0."""
+    gains = np.tile([0.5, 0.4], 10)
+    clear = JudgedGain.of(gains, np.ones(20), 0.5, 0.01)
+    assert (clear.more, clear.interval[0] > 0) == (0, True)
+    unclear = JudgedGain.of(np.tile([0.3, -0.2], 10), np.ones(20), 0.5, 0.01)
+    assert unclear.more > 0
+    for held_out, sign in ((clear, "+0.450"), (unclear, "+0.050")):
+        found = FewLabels("f.tsv", 20, 40, {}, False, {"a": 0.0}, {}, "b", "a", held_out)
+        [_, choice] = found.describe()
+        assert f"had no part in it: {sign} on 20 judged queries alone (" in choice
+        assert choice.endswith("however often one looks).")
+        assert "settle" not in choice
 
 
 def test_below_ten_queries_there_is_no_interval():

@@ -89,6 +89,23 @@ def test_it_is_compared_without_labels_as_the_same_model(distinct, clean, embedd
     assert all(embeddings.texts.count(text) >= 1 for text in texts)
 
 
+def test_its_uses_are_compared_by_judged_queries_as_those_of_the_same_model(
+    distinct, clean, embeddings, tmp_path
+):
+    qrels = load_collection(distinct).qrels
+    lines = [f"{query}\t0\t{id}\t1\n" for query in list(qrels)[:12] for id in qrels[query]]
+    (tmp_path / "judged.tsv").write_text("".join(lines))
+    options = CompareOptions(samples=10, judgements=tmp_path / "judged.tsv")
+    with serving(embeddings) as server:
+        remote = f"endpoint:{server.url}#tiny"
+        there = compare(remote, str(distinct), options=options)
+    here = compare(clean, str(distinct), options=options)
+    assert there.models == [name.replace(clean, remote) for name in here.models]
+    assert list(there.few_labels.values.values()) == pytest.approx(
+        list(here.few_labels.values.values()), abs=1e-6
+    )
+
+
 def test_a_store_is_written_once_and_read(distinct, clean, embeddings, tmp_path):
     with serving(embeddings) as server:
         remote = f"endpoint:{server.url}#tiny"

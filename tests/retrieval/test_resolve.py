@@ -28,6 +28,11 @@ def test_an_encoder_that_cannot_be_fused_has_its_other_uses(tiny_bert, tmp_path,
     assert "only a plain encoder can be fused" in caplog.text
 
 
+def test_an_encoder_behind_an_endpoint_has_all_uses_and_nobody_asks_the_hub_for_it():
+    name = "endpoint:http://127.0.0.1:9/v1#tiny"
+    assert list(uses_of(name, documents=40)) == list(ways_to_use(name))
+
+
 def test_what_is_no_encoder_has_no_uses():
     with pytest.raises(InputError, match="bm25 is not an encoder"):
         uses_of("bm25", documents=40)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from beir_cocodr.data.asked_queries import AskedQueries
+from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgement_log import Asked, JudgementLog
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import LABELS_FILE
@@ -39,6 +40,37 @@ def test_a_verdict_needs_two_models_and_a_changed_corpus_needs_new_searches(
     assert len(list(comparison.pairs())) == len(pairs) - 1
     comparison.renew()
     assert not comparison.drawn
+    comparison.remove_files()
+
+
+def test_queries_of_the_collection_that_are_asked_again_change_nothing(comparison, tiny_cosine):
+    """Its crops are drawn again for ten queries of people, and these are none."""
+    models = ["bm25", str(tiny_cosine)]
+    assert comparison.update(models) == ""
+    gatherer = comparison._gatherer
+    texts = list(load_collection(comparison.dataset, labels="optional").queries.values())
+    for text in texts[:12]:
+        comparison.asked.add(f" {text}")
+    assert comparison.update(models) == ""
+    assert comparison._gatherer is gatherer
+    for number in range(10):
+        comparison.asked.add(f"{texts[0]} {number}")
+    assert comparison.update(models) == ""
+    assert comparison._gatherer is not gatherer
+    comparison.remove_files()
+
+
+def test_a_query_that_was_typed_and_judged_is_not_proposed_again(comparison, tiny_cosine):
+    assert comparison.update(["bm25", str(tiny_cosine)]) == ""
+    asked, document = next(comparison.pairs())
+    others = len({id for id, _ in comparison.drawn}) - 1
+    comparison.judged.judge(Asked(asked.text), document, 1)
+    left = {left.query_id for left, _ in comparison.pairs()}
+    assert asked.query_id not in left
+    assert len(left) == others > 0
+    # Where pairs of the query were begun, they are asked for to the end.
+    comparison.judged.judge(asked, document, 1)
+    assert asked.query_id in {left.query_id for left, _ in comparison.pairs()}
     comparison.remove_files()
 
 

@@ -47,6 +47,7 @@ from beir_cocodr.evaluation.label_free.query_texts import (
 )
 from beir_cocodr.evaluation.label_free.ranking_parts import (
     best_rows,
+    describe_search,
     no_results,
     numbered_queries,
     part_of,
@@ -428,7 +429,9 @@ class Gatherer:
                 else:
                     over_corpus = self._pseudo[name].over_corpus
                     rankings[name] = over_corpus.get(GENERATED, no_results(asked))
-                retrieval[name] = ranker.describe()
+                retrieval[name] = describe_search(
+                    name, ranker, ranking, is_black_box=self.resources.spec(name).is_black_box
+                )
         lists = {name: self._list(ranking) for name, ranking in rankings.items()}
         searched = self._searched_queries()
         crops = searched.pop(CROPS)
@@ -556,7 +559,7 @@ class Gatherer:
                 )
             self._pseudo[name] = _PseudoSearch()
             return ranker.search(dict(real), depth)
-        wanted = {f"asked {query}": text for query, text in real.items()}
+        wanted = dict(real)
         is_first = name not in self._pseudo
         if is_first:
             step(name)
@@ -571,7 +574,7 @@ class Gatherer:
                 # Two kinds may have drawn the same title.
                 different = list(dict.fromkeys(texts))
                 self.resources.encode_queries(name, different)
-            wanted |= numbered_queries(self._whole)
+            wanted |= numbered_queries(self._whole, apart_from=real)
         ranking = rank(ranker, wanted, depth)
         if is_first:
             self._pseudo[name] = self._score_pseudo(name, ranking, len(real))

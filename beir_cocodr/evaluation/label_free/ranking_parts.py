@@ -1,21 +1,39 @@
 """Rankings for several kinds of queries at once, and the parts of each kind."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from beir_cocodr.arrays import Ints
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries
+from beir_cocodr.evaluation.runs import RunRanker
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 
+log = logging.getLogger(__name__)
 
-def numbered_queries(sets: Mapping[str, PseudoQueries]) -> dict[str, str]:
-    """Return the queries of several kinds by ids that differ."""
+
+def numbered_queries(
+    sets: Mapping[str, PseudoQueries],
+    apart_from: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return the queries of several kinds by ids that differ.
+
+    Args:
+        sets: Kind to its queries.
+        apart_from: Ids of real queries that are searched for with them; by default none. No id of
+            these begins as those that are returned.
+    """
+    prefix = "made "
+    real_ids = list(apart_from)
+    while any(id.startswith(prefix) for id in real_ids):
+        prefix = f"_{prefix}"
     numbered = {}
     for kind, queries in sets.items():
         for query, text in queries.queries.items():
-            numbered[f"{kind} {query}"] = text
+            numbered[f"{prefix}{kind} {query}"] = text
     return numbered
 
 
@@ -74,3 +92,36 @@ def no_results(queries: Mapping[str, str]) -> Ranking:
     """Return the ranking of a model that finds nothing for any query."""
     shape = (len(queries), 1)
     return Ranking(list(queries), np.zeros(shape, np.float32), np.full(shape, -1))
+
+
+def describe_search(
+    name: str,
+    ranker: Ranker,
+    ranking: Ranking,
+    *,
+    is_black_box: bool,
+) -> Json:
+    """Return the description of a ranker; for a black box with the queries that it did not answer.
+
+    A warning says if it answered none. A run counts for itself what it lacks.
+
+    Args:
+        name: The model.
+        ranker: Its ranker.
+        ranking: Its ranking for the real queries, which may be none.
+        is_black_box: True for a system of the user's own.
+    """
+    described = ranker.describe()
+    count = len(ranking.queries)
+    if not (is_black_box and count) or isinstance(ranker, RunRanker):
+        return described
+    lacking = int((ranking.rows < 0).all(axis=1).sum())
+    if lacking == count:
+        log.warning(
+            "%s has no results for any of the %d queries that are searched for, such as %r: it "
+            "counts as one that finds nothing; check that it answers these ids and texts",
+            name,
+            count,
+            ranking.queries[0],
+        )
+    return described | {"queries_without_results": lacking}

@@ -84,7 +84,12 @@ def _load_by_name(name: str, options: EncoderOptions) -> COCODR:
 
 
 def is_plain(name: str) -> bool:
-    """Return true if a named encoder has no head of its own, which MRL and hybrid encoders have."""
+    """Return true if a named encoder has no head of its own, which MRL and hybrid encoders have.
+
+    One behind an endpoint has none, and its server is not asked.
+    """
+    if name.startswith(ENDPOINT_PREFIX):
+        return True
     source = model_source(name)
     return _class_of(source, _hub_options(source)) is COCODR
 

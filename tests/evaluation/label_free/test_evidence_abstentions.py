@@ -85,7 +85,61 @@ def test_it_is_not_held_against_a_black_box_that_it_has_no_crops(collection, eng
     )
     [pair] = record.pairs
     assert CROPS not in pair.features
-    assert record.retrieval["engine"] == {"model": "Engine"}
+    assert record.retrieval["engine"] == {"model": "Engine", "queries_without_results": 0}
+
+
+class Lookup:
+    """Holds relevant documents by query id, and notes the ids that it is asked."""
+
+    def __init__(self, qrels):
+        self.qrels = qrels
+        self.ids = []
+
+    def search(self, queries, top_k):
+        self.ids += queries
+        return {query: dict(self.qrels.get(query, {})) for query in queries}
+
+
+def test_an_engine_is_asked_by_the_ids_of_the_collection(collection, tmp_path):
+    """It returns the relevant documents alone, so its nDCG@10 is 1 by definition."""
+    ids = list(collection.queries)[:12]
+    lines = [
+        f"{query}\t0\t{document}\t1\n" for query in ids for document in collection.qrels[query]
+    ]
+    (tmp_path / "judged.tsv").write_text("".join(lines))
+    oracle = Lookup(collection.qrels)
+    record = compare(
+        {"bm25": "bm25", "oracle": oracle},
+        collection_triple(collection),
+        options=CompareOptions(samples=20, judgements=tmp_path / "judged.tsv"),
+    )
+    assert record.few_labels.values["oracle"] == pytest.approx(1)
+    assert record.retrieval["oracle"] == {"model": "Lookup", "queries_without_results": 0}
+    assert set(collection.queries) < set(oracle.ids)
+    assert len(oracle.ids) == len(set(oracle.ids))
+
+
+def test_an_engine_that_answers_no_query_is_named_and_counted(collection, tmp_path, caplog):
+    others = Lookup({f"other-{id}": grades for id, grades in collection.qrels.items()})
+    with caplog.at_level(logging.WARNING):
+        evidence = gathered(collection, {"bm25": "bm25", "other": others}, tmp_path)
+    assert "other has no results for any of the 40 queries" in caplog.text
+    assert f"such as {next(iter(collection.queries))!r}" in caplog.text
+    assert evidence.retrieval["other"]["queries_without_results"] == 40
+    assert "queries_without_results" not in evidence.retrieval["bm25"]
+
+
+def test_ids_of_generated_queries_are_none_of_the_collection(collection, tmp_path):
+    """The collection has the very ids that the generated queries would get."""
+    first, second = Lookup({}), Lookup({})
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    gathered(collection, {"engine": first}, tmp_path / "first")
+    made = [id for id in first.ids if id not in collection.queries]
+    texts = dict(zip(made, collection.queries.values(), strict=False))
+    gathered(collection, {"engine": second}, tmp_path / "second", texts)
+    assert len(made) == 20
+    assert len(second.ids) == len(set(second.ids)) == 40
 
 
 def collection_triple(collection):

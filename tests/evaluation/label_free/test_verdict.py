@@ -184,6 +184,47 @@ def test_an_answer_against_what_usually_wins_says_so():
     assert worse.turned().answer == worse.answer
 
 
+@pytest.mark.parametrize(
+    ("better", "average", "said"),
+    [
+        (23, 0.06, ": in 23 of 29 labelled collections it was better, by 0.06 on average ("),
+        (
+            12,
+            0.06,
+            ": in only 12 of 29 labelled collections it was better; on average over all 29, by "
+            "0.06 (",
+        ),
+        (
+            17,
+            -0.06,
+            " here, on the evidence of this corpus: in 17 of 29 labelled collections it was "
+            "better; on average over all 29, 0.06 worse (",
+        ),
+        (
+            6,
+            -0.06,
+            " here, on the evidence of this corpus: in only 6 of 29 labelled collections it was "
+            "better, and 0.06 worse on average (",
+        ),
+    ],
+)
+def test_what_usually_wins_is_said_by_count_and_by_average(better, average, said):
+    found = decide(evidence(["x", "hybrid:x", "bm25"]), "x", "hybrid:x", calibrated())
+    precedent = Precedent(29, better, average)
+    bet = replace(found, verdict="cannot tell", probability=0.8, precedent=precedent)
+    assert f"hybrid:x is the better bet{said}" in bet.answer
+    assert bet.turned().answer == bet.answer
+
+
+def test_half_of_the_collections_are_no_minority():
+    found = decide(evidence(["x", "hybrid:x", "bm25"]), "x", "hybrid:x", calibrated())
+    for average in (0.06, -0.06):
+        bet = replace(
+            found, verdict="cannot tell", probability=0.8, precedent=Precedent(28, 14, average)
+        )
+        assert "in 14 of 28 labelled collections it was better" in bet.answer
+
+
 @pytest.mark.parametrize("name", ["run:folder", "http://localhost/?q={query}"])
 def test_nothing_is_decided_on_a_model_of_which_no_kind_is_known(name):
     seen = with_lead(0.5, name)
