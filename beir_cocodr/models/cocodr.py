@@ -38,7 +38,12 @@ from beir_cocodr.models.checkpoints.integrity import (
 )
 from beir_cocodr.models.checkpoints.known_checkpoints import released_form
 from beir_cocodr.models.checkpoints.score_projection import score_projection
-from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, DocumentPieces
+from beir_cocodr.models.chunk_pooling import (
+    CHUNK_POOLINGS,
+    FIRST,
+    DocumentPieces,
+    VectorForm,
+)
 from beir_cocodr.models.document_tokens import DocumentTokens
 
 #: A model's card.
@@ -67,6 +72,9 @@ _POOLING_KEY = "chunk_pooling"
 
 # Tokens of a piece where an encoder has no limit.
 _ANY_LENGTH = 1 << 30
+
+# Numbers of a piece's vector, which is never truncated.
+_ANY_WIDTH = 1 << 30
 
 log = logging.getLogger(__name__)
 
@@ -432,34 +440,41 @@ class COCODR(SentenceTransformer):
     def encode_document(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Encode texts of documents, those that are longer than the limit as a whole if asked to.
 
+        The vectors of pieces are averaged first; then they are truncated, normalised and quantised
+        as the host does it.
+
         Args:
             inputs: (N,) texts, or one.
             *args: Arguments of the host.
             **kwargs: Arguments of the host.
 
         Returns:
-            (N, d) embeddings, or (d,) of one text.
+            (N, d) embeddings, or (d,) of one text. Pooled ones are of unit length where the encoder
+            compares by cosine, unless they are truncated.
+
+        Raises:
+            InputError: Pieces are pooled, and the precision is unknown or ``output_value`` asks for
+                something else than one vector.
         """
         if self.chunk_pooling == FIRST:
             return super().encode_document(inputs, *args, **kwargs)
         if isinstance(inputs, str):
             return self.encode_document([inputs], *args, **kwargs)[0]
-        as_tensor = kwargs.pop("convert_to_tensor", False)
-        kwargs.pop("convert_to_numpy", None)
-        normalize = kwargs.pop("normalize_embeddings", False)
+        form, arguments = VectorForm.split(args, kwargs)
+        texts = list(inputs)
         is_cosine = self.similarity_fn_name == "cosine"
-        pieces = self.pieces(inputs)
+        pieces = self.pieces(texts)
         vectors = super().encode_document(
             pieces.texts,
-            *args,
             convert_to_tensor=True,
             normalize_embeddings=is_cosine,
-            **kwargs,
+            truncate_dim=_ANY_WIDTH,
+            **arguments,
         )
         pooled = pieces.pool(vectors.float(), self.chunk_pooling)
-        if normalize or is_cosine:
+        if is_cosine:
             pooled = F.normalize(pooled, dim=-1)
-        return pooled if as_tensor else pooled.cpu().numpy()
+        return form.of(pooled, self.truncate_dim)
 
     def pieces(self, texts: Sequence[str]) -> DocumentPieces:
         """Return the pieces in which texts of documents are read."""
@@ -565,13 +580,22 @@ class TwoSidedEncoder(COCODR):
             InputError: There is no task, or an argument would change the vectors.
         """
         check_task(task, self.kind)
+        self._refuse_changes(normalize_embeddings, truncate_dim, precision)
+        return super().encode(inputs, *args, task=task, **kwargs)
+
+    def _refuse_changes(
+        self,
+        normalize_embeddings: bool,
+        truncate_dim: int | None,
+        precision: str | None,
+    ) -> None:
+        """Raise an InputError if an argument of the host would change the vectors."""
         if normalize_embeddings:
             raise InputError(self._corrupted_by("normalize_embeddings", _MINING))
         if truncate_dim is not None or self.truncate_dim is not None:
             raise InputError(self._corrupted_by("truncate_dim"))
         if precision not in (None, "float32"):
             raise InputError(self._corrupted_by(f"precision {precision}", _SMALLER))
-        return super().encode(inputs, *args, task=task, **kwargs)
 
     def _corrupted_by(self, change: str, alternative: str = "") -> str:
         return (

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import quantize_embeddings
 
 from beir_cocodr import (
     COCODR,
@@ -34,6 +37,22 @@ SHORT = "wing flow"
 
 #: Document length, kind of encoder, and whether reading documents whole is proposed.
 PROPOSALS = [(8, "cosine", True), (24, "cosine", False), (8, "mrl", False)]
+
+
+#: Arguments of the host that say in which form it returns vectors.
+FORMS = [
+    {"precision": "int8"},
+    {"precision": "uint8", "convert_to_tensor": True},
+    {"precision": "binary", "truncate_dim": 16},
+    {"precision": "ubinary", "convert_to_numpy": False},
+    {"precision": None, "truncate_dim": 8},
+    {"truncate_dim": 8, "normalize_embeddings": True},
+    {"convert_to_numpy": False},
+    {"convert_to_tensor": True},
+]
+
+#: Arguments that a hybrid encoder refuses, as its parts belong to one score.
+CORRUPTING = [{"precision": "int8"}, {"truncate_dim": 8}, {"normalize_embeddings": True}]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +90,50 @@ def test_a_document_that_fits_keeps_its_vector(model, plain):
     np.testing.assert_allclose(
         model.encode_document(texts), unit(plain.encode_document(texts)), atol=1e-6
     )
+
+
+def assert_alike(vectors: object, expected: object) -> None:
+    """Rounding may move a code of int8 by one."""
+    assert type(vectors) is type(expected)
+    rows, wanted = ([np.asarray(row) for row in of] for of in (vectors, expected))
+    assert [row.dtype for row in rows] == [row.dtype for row in wanted]
+    atol = 1 if rows[0].dtype.kind in "iu" else 1e-6
+    np.testing.assert_allclose(np.array(rows, float), np.array(wanted, float), atol=atol)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_documents_of_one_piece_have_the_form_that_the_host_gives_them(form, model, tiny_cosine):
+    host = SentenceTransformer(str(tiny_cosine))
+    texts = [SHORT, "shock", "library index journal", "heat body"]
+    expected = host.encode_document(texts, **form)
+    assert_alike(model.encode_document(texts, **form), expected)
+    names = ["batch_size", "show_progress_bar", "output_value", "precision", "convert_to_numpy"]
+    names += ["convert_to_tensor", "device", "normalize_embeddings", "truncate_dim"]
+    usual = {"batch_size": 2, "show_progress_bar": False, "output_value": "sentence_embedding"}
+    usual |= {"precision": "float32", "convert_to_numpy": True, "convert_to_tensor": False}
+    by_place = [(usual | form).get(name) for name in names]
+    assert_alike(model.encode_document(texts, None, None, *by_place), expected)
+
+
+def test_vectors_are_truncated_and_quantised_after_pieces_are_pooled(model, tiny_cosine):
+    texts = [LONG, SHORT, f"{SHORT} {LONG}"]
+    pooled = model.encode_document(texts)
+    codes = model.encode_document(texts, precision="int8")
+    np.testing.assert_array_equal(codes, quantize_embeddings(pooled, precision="int8"))
+    truncated = model.encode_document(texts, truncate_dim=8)
+    np.testing.assert_array_equal(truncated, pooled[:, :8])
+    of_model = COCODR(
+        tiny_cosine, document_length=LENGTH, chunk_pooling="first+mean", truncate_dim=8
+    )
+    np.testing.assert_allclose(of_model.encode_document(texts), truncated, atol=1e-6)
+
+
+def test_a_form_without_meaning_for_pooled_vectors_is_refused(model):
+    for output in ("token_embeddings", None):
+        with pytest.raises(InputError, match=f"output_value {output}.*chunk_pooling first"):
+            model.encode_document([LONG], output_value=output)
+    with pytest.raises(InputError, match=r"unknown precision 'int4'.*ubinary"):
+        model.encode_document([LONG], precision="int4")
 
 
 def test_queries_are_read_as_before(model, plain):
@@ -201,17 +264,42 @@ def test_a_store_of_whole_documents_is_updated_by_text(tiny_cosine, tmp_path, ca
     )
 
 
-def test_a_hybrid_encoder_pools_its_dense_part_alone(tiny_cosine, beir_folder, tmp_path):
-    options = EncoderOptions(chunk_pooling="first+mean", document_length=8)
+@pytest.fixture(scope="module")
+def fused(tiny_cosine, beir_folder, tmp_path_factory) -> Path:
+    """A hybrid encoder that reads whole documents."""
+    output = tmp_path_factory.mktemp("hybrid") / "fused"
     fuse(
         str(tiny_cosine),
         str(beir_folder),
-        output=tmp_path / "fused",
+        output=output,
         options=FuseOptions(lexical="svd", bytes_per_document=128),
-        encoder=options,
+        encoder=EncoderOptions(chunk_pooling="first+mean", document_length=8),
     )
-    hybrid = HybridEncoder(tmp_path / "fused")
+    return output
+
+
+@pytest.mark.parametrize("change", CORRUPTING)
+@pytest.mark.parametrize("way", ["first", "first+mean"])
+def test_a_hybrid_encoder_refuses_what_changes_its_vectors(way, change, fused):
+    hybrid = HybridEncoder(fused, chunk_pooling=way)
+    [name] = change
+    for texts in (LONG, [LONG, SHORT]):
+        with pytest.raises(InputError, match=f"{name}.* would corrupt the vectors of a hybrid"):
+            hybrid.encode_document(texts, **change)
+
+
+def test_a_hybrid_encoder_takes_texts_from_any_iterable(fused):
+    hybrid = HybridEncoder(fused)
     vectors = hybrid.encode_document([LONG, SHORT])
+    for texts in ((text for text in (LONG, SHORT)), np.array([LONG, SHORT])):
+        rows = hybrid.encode_document(texts, convert_to_numpy=False)
+        np.testing.assert_allclose(torch.stack(rows).numpy(), vectors, atol=1e-6)
+
+
+def test_a_hybrid_encoder_pools_its_dense_part_alone(fused, tiny_cosine):
+    hybrid = HybridEncoder(fused)
+    vectors = hybrid.encode_document([LONG, SHORT])
+    options = EncoderOptions(chunk_pooling="first+mean", document_length=8)
     dense = load_encoder(tiny_cosine, options).encode_document([LONG, SHORT])
     np.testing.assert_allclose(vectors[:, :32], dense, atol=1e-5)
     lexical = hybrid.head.document_part([LONG, SHORT]).numpy()
