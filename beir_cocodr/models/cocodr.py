@@ -462,6 +462,8 @@ class COCODR(SentenceTransformer):
             return self.encode_document([inputs], *args, **kwargs)[0]
         form, arguments = VectorForm.split(args, kwargs)
         texts = list(inputs)
+        if not texts:
+            return super().encode_document(texts, *args, **kwargs)
         is_cosine = self.similarity_fn_name == "cosine"
         pieces = self.pieces(texts)
         vectors = super().encode_document(

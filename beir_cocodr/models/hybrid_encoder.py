@@ -571,6 +571,8 @@ class HybridEncoder(TwoSidedEncoder):
         if isinstance(inputs, str):
             return self.encode_document([inputs], *args, **kwargs)[0]
         texts = list(inputs)
+        if not texts:
+            return super().encode_document(texts, *args, **kwargs)
         dense = self.dense_part().encode_document(texts, convert_to_tensor=True, **arguments)
         lexical = self.head.document_part(texts).to(dense.device)
         return form.of(torch.cat([dense.float(), lexical], dim=1))

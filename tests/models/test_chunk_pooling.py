@@ -288,6 +288,20 @@ def test_a_hybrid_encoder_refuses_what_changes_its_vectors(way, change, fused):
             hybrid.encode_document(texts, **change)
 
 
+@pytest.mark.parametrize("form", [{}, {"precision": "int8"}, {"convert_to_tensor": True}])
+def test_no_documents_have_what_the_host_returns_for_them(form, model, tiny_cosine):
+    expected = SentenceTransformer(str(tiny_cosine)).encode_document([], **form)
+    for vectors in (model.encode_document([], **form), model.encode_corpus([], **form)):
+        assert type(vectors) is type(expected)
+        assert vectors.shape == expected.shape == (0,)
+
+
+def test_no_documents_have_no_vectors_of_a_hybrid_encoder(fused):
+    for way in ("first", "first+mean"):
+        hybrid = HybridEncoder(fused, chunk_pooling=way)
+        assert hybrid.encode_document([]).shape == hybrid.encode_corpus([]).shape == (0,)
+
+
 def test_a_hybrid_encoder_takes_texts_from_any_iterable(fused):
     hybrid = HybridEncoder(fused)
     vectors = hybrid.encode_document([LONG, SHORT])
