@@ -465,7 +465,11 @@ class COCODR(SentenceTransformer):
         if not texts:
             return super().encode_document(texts, *args, **kwargs)
         is_cosine = self.similarity_fn_name == "cosine"
-        pieces = self.pieces(texts)
+        prompt = arguments.get("prompt")
+        prompt_name = arguments.get("prompt_name")
+        if prompt is None and prompt_name is not None:
+            prompt = self.prompts.get(prompt_name)
+        pieces = self.pieces(texts, prompt)
         vectors = super().encode_document(
             pieces.texts,
             convert_to_tensor=True,
@@ -478,11 +482,17 @@ class COCODR(SentenceTransformer):
             pooled = F.normalize(pooled, dim=-1)
         return form.of(pooled, self.truncate_dim)
 
-    def pieces(self, texts: Sequence[str]) -> DocumentPieces:
-        """Return the pieces in which texts of documents are read."""
+    def pieces(self, texts: Sequence[str], prompt: str | None = None) -> DocumentPieces:
+        """Return the pieces in which texts of documents are read.
+
+        Args:
+            texts: (n,) texts without prompt.
+            prompt: What is put before every piece. Default: the prompt of documents.
+        """
         text_format = self.text_format
         length = text_format.document_length or _ANY_LENGTH
-        return DocumentPieces.of(texts, self.tokenizer, length, text_format.document_prompt)
+        before = text_format.document_prompt if prompt is None else prompt
+        return DocumentPieces.of(texts, self.tokenizer, length, before)
 
     def truncated_share(
         self,

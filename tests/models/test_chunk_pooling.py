@@ -136,6 +136,21 @@ def test_a_form_without_meaning_for_pooled_vectors_is_refused(model):
         model.encode_document([LONG], precision="int4")
 
 
+def test_pieces_leave_room_for_the_prompt_in_force(tiny_cosine):
+    """A prompt that is given, or named, cuts pieces as one that the encoder has."""
+    prompts = {"wide": "of the heat body number "}
+    settings = {"document_length": LENGTH, "chunk_pooling": "first+mean"}
+    expected = COCODR(tiny_cosine, document_prompt=prompts["wide"], **settings)
+    vectors = expected.encode_document([LONG])
+    model = COCODR(tiny_cosine, prompts=prompts, **settings)
+    given = model.encode_document([LONG], prompt=prompts["wide"])
+    np.testing.assert_allclose(given, vectors, atol=1e-6)
+    named = model.encode_document([LONG], "wide")
+    np.testing.assert_allclose(named, vectors, atol=1e-6)
+    without = COCODR(tiny_cosine, **settings).encode_document([LONG])
+    np.testing.assert_allclose(expected.encode_document([LONG], prompt=""), without, atol=1e-6)
+
+
 def test_queries_are_read_as_before(model, plain):
     np.testing.assert_array_equal(model.encode_query([LONG]), plain.encode_query([LONG]))
 
