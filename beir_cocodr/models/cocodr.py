@@ -145,13 +145,13 @@ class COCODR(SentenceTransformer):
         self.chunk_pooling = FIRST
         chunk_pooling = kwargs.pop("chunk_pooling", None)
         prompts = dict(kwargs.pop("prompts", None) or {})
-        settings = {
+        texts = {
             "query_prompt": query_prompt,
             "document_prompt": document_prompt,
             "title_separator": title_separator,
             "pooling": pooling,
         }
-        for setting, text in settings.items():
+        for setting, text in texts.items():
             check_type(setting, text, (str, NoneType), "a text")
         check_type("the model", model_name_or_path, (str, Path, NoneType), "a name or a folder")
         if query_prompt is not None:
@@ -165,7 +165,8 @@ class COCODR(SentenceTransformer):
             self._set_format(title_separator)
         else:
             source = model_source(str(model_name_or_path))
-            self._load(source, title_separator, {**kwargs, "prompts": prompts, "pooling": pooling})
+            settings = {"prompts": prompts, "pooling": pooling, "chunk_pooling": chunk_pooling}
+            self._load(source, title_separator, {**kwargs, **settings})
         set_lengths(self[0], query_length, document_length)
         if chunk_pooling is not None:
             self.chunk_pooling = self._checked_pooling(chunk_pooling)
@@ -182,6 +183,7 @@ class COCODR(SentenceTransformer):
         places = places_in(kwargs)
         trusted = bool(kwargs.get("trust_remote_code"))
         pooling = kwargs.pop("pooling", None)
+        chunk_pooling = kwargs.pop("chunk_pooling", None)
         # The host's private name for the classes that a model may name, see MRL.
         known = tuple(self._module_classes)
         form = None if trusted else released_form(find_file(name, "config.json", places))
@@ -209,7 +211,22 @@ class COCODR(SentenceTransformer):
             self._set_format(title_separator)
             check_loaded(self, self.tokenizer, name)
             self._check_encodes(name)
-            self.chunk_pooling = self._checked_pooling(_saved_format(name, places, _POOLING_KEY))
+            if chunk_pooling is None:
+                self.chunk_pooling = self._kept_pooling(name, places)
+
+    def _kept_pooling(self, name: str, places: Keywords) -> str:
+        """Return how a saved model reads documents, as far as this encoder can read them so."""
+        saved = _saved_format(name, places, _POOLING_KEY)
+        if saved in (None, FIRST) or self.pools_chunks:
+            return self._checked_pooling(saved)
+        log.info(
+            "%s was saved with chunk pooling %s, and vectors of %s cannot be averaged over pieces: "
+            "only the beginning of a long document is read",
+            name,
+            saved,
+            type(self).__name__,
+        )
+        return FIRST
 
     def _checked_pooling(self, chunk_pooling: str | None) -> str:
         """Return how documents are read whole, if this encoder can be read so."""

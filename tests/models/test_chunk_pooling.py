@@ -16,9 +16,11 @@ from sentence_transformers.util import quantize_embeddings
 from beir_cocodr import (
     COCODR,
     MRL,
+    DistillOptions,
     EncoderOptions,
     FuseOptions,
     HybridEncoder,
+    distill,
     fuse,
     load_collection,
     load_encoder,
@@ -199,6 +201,39 @@ def test_it_is_saved_with_the_model(model, tmp_path):
     np.testing.assert_array_equal(again.encode_document(LONG), model.encode_document(LONG))
     plain = load_encoder(tmp_path / "saved", EncoderOptions(chunk_pooling="first"))
     assert "chunk_pooling" not in plain.text_format.as_dict()
+
+
+def test_what_cannot_pool_drops_a_saved_setting_and_says_so(model, tmp_path, caplog):
+    """An argument wins over what was saved, so that it is either taken or refused."""
+    caplog.set_level("INFO")
+    saved = tmp_path / "whole"
+    model.save(str(saved))
+    assert MRL(saved, k=3).text_format.chunk_pooling == "first"
+    [line] = [text for text in caplog.messages if "chunk pooling" in text]
+    assert f"{saved} was saved with chunk pooling first+mean" in line
+    assert "vectors of MRL" in line
+    caplog.clear()
+    assert MRL(saved, k=3, chunk_pooling="first").text_format.chunk_pooling == "first"
+    assert not [text for text in caplog.messages if "chunk pooling" in text]
+    with pytest.raises(InputError, match="--chunk-pooling"):
+        MRL(saved, k=3, chunk_pooling="mean")
+
+
+def test_an_mrl_is_distilled_from_an_encoder_that_reads_whole_documents(
+    model, beir_folder, tmp_path
+):
+    model.save(str(tmp_path / "whole"))
+    options = DistillOptions(student="mrl", max_steps=1, batch_size=2, m_bm25=2, held_out=0)
+    distill(
+        str(tmp_path / "whole"),
+        str(beir_folder),
+        teacher="bm25",
+        output=tmp_path / "mrl",
+        options=options,
+    )
+    student = load_encoder(tmp_path / "mrl")
+    assert isinstance(student, MRL)
+    assert student.text_format.chunk_pooling == "first"
 
 
 def test_a_store_tells_both_apart_and_says_its_pieces(
