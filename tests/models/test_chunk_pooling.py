@@ -28,7 +28,7 @@ from beir_cocodr import (
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.chunk_pooling import DocumentPieces
-from beir_cocodr.retrieval.store.encode import encode_documents
+from beir_cocodr.retrieval.store.encode import encode, encode_documents
 from beir_cocodr.retrieval.store.encoding_cost import _pieces_per_document
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 
@@ -248,11 +248,43 @@ def test_a_store_tells_both_apart_and_says_its_pieces(
     assert "pieces altogether" in caplog.text
     assert EmbeddingStore.open(store).record.identity["chunk_pooling"] == "mean"
     assert run("encode", *options, "--output", str(store)) == 2
-    assert "chunk_pooling" in capsys.readouterr().err
+    assert "give --chunk-pooling mean" in capsys.readouterr().err
     assert run("encode", *options, "--output", str(tmp_path / "first")) == 0
     first = EmbeddingStore.open(tmp_path / "first")
     assert "chunk_pooling" not in first.record.identity
     assert not torch.equal(first.load(), EmbeddingStore.open(store).load())
+
+
+#: Commands that read a store, with what each needs beside the collection and the store.
+READERS = [
+    ("encode", ["--output"]),
+    ("search", ["wing flow", "--store"]),
+    ("evaluate", ["--output", "judged", "--store"]),
+    ("fuse", ["--output", "fused", "--store"]),
+]
+
+
+@pytest.fixture(scope="module")
+def whole_store(tiny_cosine, beir_folder, tmp_path_factory) -> Path:
+    store = tmp_path_factory.mktemp("whole") / "store"
+    options = EncoderOptions(document_length=8, chunk_pooling="first+mean")
+    encode(str(beir_folder), str(tiny_cosine), store, encoder=options)
+    return store
+
+
+@pytest.mark.parametrize(("command", "options"), READERS)
+def test_a_store_names_the_chunk_pooling_that_a_command_lacks(
+    command, options, whole_store, tiny_cosine, beir_folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    given = ["--dataset", str(beir_folder), "--model", str(tiny_cosine), "--document-length", "8"]
+    assert run(command, *given, *options, str(whole_store)) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"{whole_store} was encoded with --chunk-pooling first+mean, not first" in last
+    assert "give --chunk-pooling first+mean" in last
+    assert "delete" not in last
+    given += ["--chunk-pooling", "first+mean"]
+    assert run(command, *given, *options, str(whole_store)) == 0
 
 
 @pytest.mark.parametrize(("length", "kind", "is_proposed"), PROPOSALS)
@@ -297,21 +329,34 @@ def test_pieces_beyond_the_beginning_of_a_huge_document_are_not_tokenised(tiny_c
     assert pieces == pytest.approx((1 + 100_000 / (LENGTH - 2)) / 2, rel=0.1)
 
 
+def write_corpus(path: Path, texts: dict[str, str]) -> None:
+    lines = [json.dumps({"_id": name, "text": text}) for name, text in texts.items()]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
 def test_a_store_of_whole_documents_is_updated_by_text(tiny_cosine, tmp_path, capsys):
+    """An update reads documents as the store did, without the option or with the same one."""
     corpus = tmp_path / "corpus.jsonl"
+    store = tmp_path / "store"
     texts = {"a": LONG, "b": SHORT}
-    command = ["--dataset", str(corpus), "--model", str(tiny_cosine), "--output"]
-    command += [str(tmp_path / "store"), "--chunk-pooling", "mean", "--document-length", "16"]
-    for added in ({}, {"c": f"{LONG} speed"}):
-        texts |= added
-        lines = [json.dumps({"_id": name, "text": text}) for name, text in texts.items()]
-        corpus.write_text("".join(f"{line}\n" for line in lines))
-        assert run("encode", *command, *(["--update"] if added else [])) == 0
+    command = ["--dataset", str(corpus), "--model", str(tiny_cosine), "--output", str(store)]
+    command += ["--document-length", "16"]
+    write_corpus(corpus, texts)
+    assert run("encode", *command, "--chunk-pooling", "mean") == 0
     model = COCODR(tiny_cosine, document_length=16, chunk_pooling="mean")
-    expected = model.encode_document(list(texts.values()))
-    np.testing.assert_allclose(
-        EmbeddingStore.open(tmp_path / "store").load().numpy(), expected, atol=1e-5
-    )
+    for added, option in (("c", []), ("d", ["--chunk-pooling", "mean"])):
+        texts[added] = f"{LONG} speed {added}"
+        write_corpus(corpus, texts)
+        assert run("encode", *command) == 2
+        assert "update it to this corpus with --update" in capsys.readouterr().err
+        assert run("encode", *command, "--update", *option) == 0
+        vectors = EmbeddingStore.open(store).load().numpy()
+        expected = model.encode_document(list(texts.values()))
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert run("encode", *command, "--update", "--chunk-pooling", "first") == 2
+    said = capsys.readouterr().err
+    assert "was encoded with --chunk-pooling mean, which --update keeps" in said
+    assert "leave --chunk-pooling first out" in said
 
 
 @pytest.fixture(scope="module")

@@ -320,25 +320,33 @@ def _former_rows(
     return np.where(is_lost, -1, rows)
 
 
-def _check_kept(folder: Path, asked: Mapping[str, object], verify: bool) -> None:
-    """Raise an InputError if a store in a folder would keep other options than were asked for.
+def _keep_reading(
+    former: EmbeddingStore,
+    asked: Mapping[str, object],
+    encoder: EncoderOptions,
+) -> EncoderOptions:
+    """Return how an encoder is loaded to update a store, which keeps how documents were read.
 
     Args:
-        folder: The folder.
-        asked: Option to value, of the options that a store keeps.
-        verify: Compare the store's record with its checksum.
+        former: The store.
+        asked: Option to value, of the options that the user set and a store keeps.
+        encoder: How the encoder is loaded otherwise.
+
+    Raises:
+        InputError: The store has another value of an option that the user set.
     """
-    former = EmbeddingStore.found(folder, verify)
-    if former is None:
-        return
+    kept = {**former.record.identity, "chunk_pooling": former.record.chunk_pooling}
+    if encoder.chunk_pooling is not None:
+        asked = {**asked, "chunk_pooling": encoder.chunk_pooling}
     for option, value in asked.items():
-        before = former.record.identity[option]
+        before = kept[option]
         if before != value:
             flag = f"--{option.replace('_', '-')}"
             raise InputError(
-                f"{folder} was encoded with {flag} {before}, which --update keeps; leave {flag} "
-                f"{value} out, or {_OTHER_FOLDER}"
+                f"{former.folder} was encoded with {flag} {before}, which --update keeps; leave "
+                f"{flag} {value} out, or {_OTHER_FOLDER}"
             )
+    return replace(encoder, chunk_pooling=former.record.chunk_pooling)
 
 
 def pass_over(
@@ -357,7 +365,7 @@ def pass_over(
         name: The encoder.
         output: Folder of the store.
         dense: Folder of the store of the encoder's dense part, for ``--dense``.
-        encoder: How the encoder is loaded.
+        encoder: How the encoder is loaded; a store that exists keeps its chunk pooling.
         updated: How the corpus is encoded, for ``--update``.
         asked: Those of its options that the user set, which a store that exists has to have.
 
@@ -369,8 +377,9 @@ def pass_over(
             or a store that exists was made with other options than the user set.
     """
     began = time.perf_counter()
-    if updated is not None:
-        _check_kept(output, asked or {}, updated.verify)
+    former = None if updated is None else EmbeddingStore.found(output, updated.verify)
+    if former is not None:
+        encoder = _keep_reading(former, asked or {}, encoder)
     model = load_encoder(name, encoder)
     encoded = 0
     if updated is not None:
