@@ -26,6 +26,7 @@ from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.retrieval.store import encode
+from beir_cocodr.retrieval.store.encoding_cost import check_update
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
@@ -154,7 +155,7 @@ def update(
 
     Raises:
         InputError: The store is of another model, made with other settings, folded, or lacks the
-            hashes of its texts.
+            hashes of its texts; or the disk is too full.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
@@ -240,6 +241,7 @@ def _replaced(
         kept,
         len(rows),
     )
+    check_update(encoder, record, np.flatnonzero(rows < 0), folder)
     with draft_folder(folder, replace=True) as draft:
         store = EmbeddingStore(draft, record, former.verify)
         store.write_record()
