@@ -3,14 +3,19 @@
 The first piece is what the encoder reads anyway, so a document that fits costs nothing more.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import quantize_embeddings
 from torch import Tensor
 
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, Limits
+from beir_cocodr.io import Keywords
 
 FIRST = "first"
 MEAN = "mean"
@@ -21,6 +26,12 @@ CHUNK_POOLINGS = (FIRST, MEAN, FIRST_AND_MEAN)
 
 # Tokens by which a piece may begin earlier, to begin with a word.
 _BACK = 16
+
+_FULL_PRECISION = "float32"
+_PRECISIONS = Limits(choices=(_FULL_PRECISION, "int8", "uint8", "binary", "ubinary"))
+
+# What the host returns unless it is asked for the vectors of tokens, or for everything.
+_ONE_VECTOR = "sentence_embedding"
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,67 @@ class DocumentPieces:
         first_rows = counts.cumsum(0) - counts
         first = vectors[first_rows]
         return (first + mean) / 2
+
+
+@dataclass(frozen=True)
+class VectorForm:
+    """The form in which vectors of documents are returned, which pieces must not have.
+
+    The attributes are the arguments of the host's ``encode_document`` with the same names.
+    """
+
+    precision: str | None = _FULL_PRECISION
+    convert_to_numpy: bool = True
+    convert_to_tensor: bool = False
+    normalize_embeddings: bool = False
+    truncate_dim: int | None = None
+
+    @classmethod
+    def split(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple["VectorForm", Keywords]:
+        """Return the form that arguments ask for, and the other arguments by name.
+
+        Args:
+            args: Arguments of the host's ``encode_document`` after the texts.
+            kwargs: Its arguments by name.
+
+        Raises:
+            InputError: The precision is unknown, or another output than one vector is asked for.
+        """
+        names = list(signature(SentenceTransformer.encode_document).parameters)[2:]
+        others = dict(zip(names, args, strict=False)) | dict(kwargs)
+        output = others.pop("output_value", _ONE_VECTOR)
+        if output != _ONE_VECTOR:
+            raise InputError(
+                f"output_value {output} has no meaning for a vector that is pooled from pieces of "
+                "a document; leave it out, or load the encoder with chunk_pooling first"
+            )
+        of_form = [field.name for field in fields(cls) if field.name in others]
+        form = cls(**{name: others.pop(name) for name in of_form})
+        if form.precision is not None:
+            _PRECISIONS.check("precision", form.precision)
+        return form, others
+
+    def of(self, vectors: Tensor, truncate_dim: int | None = None) -> Any:
+        """Return (n, d) vectors in this form, by the steps of the host in their order.
+
+        Args:
+            vectors: The vectors.
+            truncate_dim: Numbers of a vector that are kept where the form does not say it.
+                Default: all.
+
+        Raises:
+            ValueError: There is one vector, and int8 or uint8 needs several to find its range.
+        """
+        kept = truncate_dim if self.truncate_dim is None else self.truncate_dim
+        vectors = vectors[:, :kept]
+        if self.normalize_embeddings:
+            vectors = F.normalize(vectors, dim=-1)
+        if self.precision not in (None, _FULL_PRECISION):
+            precision: Any = self.precision
+            vectors = torch.as_tensor(quantize_embeddings(vectors, precision=precision))
+        if self.convert_to_tensor:
+            return vectors
+        return vectors.cpu().numpy() if self.convert_to_numpy else list(vectors)
 
 
 def _piece_ranges(text: str, tokenizer: Any, step: int) -> list[tuple[int, int, int]]:

@@ -38,7 +38,12 @@ from beir_cocodr.models.checkpoints.integrity import (
 )
 from beir_cocodr.models.checkpoints.known_checkpoints import released_form
 from beir_cocodr.models.checkpoints.score_projection import score_projection
-from beir_cocodr.models.chunk_pooling import CHUNK_POOLINGS, FIRST, DocumentPieces
+from beir_cocodr.models.chunk_pooling import (
+    CHUNK_POOLINGS,
+    FIRST,
+    DocumentPieces,
+    VectorForm,
+)
 from beir_cocodr.models.document_tokens import DocumentTokens
 
 #: A model's card.
@@ -67,6 +72,9 @@ _POOLING_KEY = "chunk_pooling"
 
 # Tokens of a piece where an encoder has no limit.
 _ANY_LENGTH = 1 << 30
+
+# Numbers of a piece's vector, which is never truncated.
+_ANY_WIDTH = 1 << 30
 
 log = logging.getLogger(__name__)
 
@@ -137,13 +145,13 @@ class COCODR(SentenceTransformer):
         self.chunk_pooling = FIRST
         chunk_pooling = kwargs.pop("chunk_pooling", None)
         prompts = dict(kwargs.pop("prompts", None) or {})
-        settings = {
+        texts = {
             "query_prompt": query_prompt,
             "document_prompt": document_prompt,
             "title_separator": title_separator,
             "pooling": pooling,
         }
-        for setting, text in settings.items():
+        for setting, text in texts.items():
             check_type(setting, text, (str, NoneType), "a text")
         check_type("the model", model_name_or_path, (str, Path, NoneType), "a name or a folder")
         if query_prompt is not None:
@@ -157,7 +165,8 @@ class COCODR(SentenceTransformer):
             self._set_format(title_separator)
         else:
             source = model_source(str(model_name_or_path))
-            self._load(source, title_separator, {**kwargs, "prompts": prompts, "pooling": pooling})
+            settings = {"prompts": prompts, "pooling": pooling, "chunk_pooling": chunk_pooling}
+            self._load(source, title_separator, {**kwargs, **settings})
         set_lengths(self[0], query_length, document_length)
         if chunk_pooling is not None:
             self.chunk_pooling = self._checked_pooling(chunk_pooling)
@@ -174,6 +183,7 @@ class COCODR(SentenceTransformer):
         places = places_in(kwargs)
         trusted = bool(kwargs.get("trust_remote_code"))
         pooling = kwargs.pop("pooling", None)
+        chunk_pooling = kwargs.pop("chunk_pooling", None)
         # The host's private name for the classes that a model may name, see MRL.
         known = tuple(self._module_classes)
         form = None if trusted else released_form(find_file(name, "config.json", places))
@@ -201,7 +211,22 @@ class COCODR(SentenceTransformer):
             self._set_format(title_separator)
             check_loaded(self, self.tokenizer, name)
             self._check_encodes(name)
-            self.chunk_pooling = self._checked_pooling(_saved_format(name, places, _POOLING_KEY))
+            if chunk_pooling is None:
+                self.chunk_pooling = self._kept_pooling(name, places)
+
+    def _kept_pooling(self, name: str, places: Keywords) -> str:
+        """Return how a saved model reads documents, as far as this encoder can read them so."""
+        saved = _saved_format(name, places, _POOLING_KEY)
+        if saved in (None, FIRST) or self.pools_chunks:
+            return self._checked_pooling(saved)
+        log.info(
+            "%s was saved with chunk pooling %s, and vectors of %s cannot be averaged over pieces: "
+            "only the beginning of a long document is read",
+            name,
+            saved,
+            type(self).__name__,
+        )
+        return FIRST
 
     def _checked_pooling(self, chunk_pooling: str | None) -> str:
         """Return how documents are read whole, if this encoder can be read so."""
@@ -432,40 +457,59 @@ class COCODR(SentenceTransformer):
     def encode_document(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Encode texts of documents, those that are longer than the limit as a whole if asked to.
 
+        The vectors of pieces are averaged first; then they are truncated, normalised and quantised
+        as the host does it.
+
         Args:
             inputs: (N,) texts, or one.
             *args: Arguments of the host.
             **kwargs: Arguments of the host.
 
         Returns:
-            (N, d) embeddings, or (d,) of one text.
+            (N, d) embeddings, or (d,) of one text. Pooled ones are of unit length where the encoder
+            compares by cosine, unless they are truncated.
+
+        Raises:
+            InputError: Pieces are pooled, and the precision is unknown or ``output_value`` asks for
+                something else than one vector.
         """
         if self.chunk_pooling == FIRST:
             return super().encode_document(inputs, *args, **kwargs)
         if isinstance(inputs, str):
             return self.encode_document([inputs], *args, **kwargs)[0]
-        as_tensor = kwargs.pop("convert_to_tensor", False)
-        kwargs.pop("convert_to_numpy", None)
-        normalize = kwargs.pop("normalize_embeddings", False)
+        form, arguments = VectorForm.split(args, kwargs)
+        texts = list(inputs)
+        if not texts:
+            return super().encode_document(texts, *args, **kwargs)
         is_cosine = self.similarity_fn_name == "cosine"
-        pieces = self.pieces(inputs)
+        prompt = arguments.get("prompt")
+        prompt_name = arguments.get("prompt_name")
+        if prompt is None and prompt_name is not None:
+            prompt = self.prompts.get(prompt_name)
+        pieces = self.pieces(texts, prompt)
         vectors = super().encode_document(
             pieces.texts,
-            *args,
             convert_to_tensor=True,
             normalize_embeddings=is_cosine,
-            **kwargs,
+            truncate_dim=_ANY_WIDTH,
+            **arguments,
         )
         pooled = pieces.pool(vectors.float(), self.chunk_pooling)
-        if normalize or is_cosine:
+        if is_cosine:
             pooled = F.normalize(pooled, dim=-1)
-        return pooled if as_tensor else pooled.cpu().numpy()
+        return form.of(pooled, self.truncate_dim)
 
-    def pieces(self, texts: Sequence[str]) -> DocumentPieces:
-        """Return the pieces in which texts of documents are read."""
+    def pieces(self, texts: Sequence[str], prompt: str | None = None) -> DocumentPieces:
+        """Return the pieces in which texts of documents are read.
+
+        Args:
+            texts: (n,) texts without prompt.
+            prompt: What is put before every piece. Default: the prompt of documents.
+        """
         text_format = self.text_format
         length = text_format.document_length or _ANY_LENGTH
-        return DocumentPieces.of(texts, self.tokenizer, length, text_format.document_prompt)
+        before = text_format.document_prompt if prompt is None else prompt
+        return DocumentPieces.of(texts, self.tokenizer, length, before)
 
     def truncated_share(
         self,
@@ -565,13 +609,22 @@ class TwoSidedEncoder(COCODR):
             InputError: There is no task, or an argument would change the vectors.
         """
         check_task(task, self.kind)
+        self._refuse_changes(normalize_embeddings, truncate_dim, precision)
+        return super().encode(inputs, *args, task=task, **kwargs)
+
+    def _refuse_changes(
+        self,
+        normalize_embeddings: bool,
+        truncate_dim: int | None,
+        precision: str | None,
+    ) -> None:
+        """Raise an InputError if an argument of the host would change the vectors."""
         if normalize_embeddings:
             raise InputError(self._corrupted_by("normalize_embeddings", _MINING))
         if truncate_dim is not None or self.truncate_dim is not None:
             raise InputError(self._corrupted_by("truncate_dim"))
         if precision not in (None, "float32"):
             raise InputError(self._corrupted_by(f"precision {precision}", _SMALLER))
-        return super().encode(inputs, *args, task=task, **kwargs)
 
     def _corrupted_by(self, change: str, alternative: str = "") -> str:
         return (

@@ -20,7 +20,7 @@ from beir_cocodr.data.analyzers import Analyzer
 from beir_cocodr.errors import InputError, check_type
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.checkpoints.hub import PLACES
-from beir_cocodr.models.chunk_pooling import FIRST
+from beir_cocodr.models.chunk_pooling import FIRST, VectorForm
 from beir_cocodr.models.cocodr import COCODR, TwoSidedEncoder, check_task
 from beir_cocodr.models.saved_module import SavedModule
 from beir_cocodr.models.term_weights import length_norms
@@ -559,22 +559,23 @@ class HybridEncoder(TwoSidedEncoder):
         """Encode texts of documents; BM25's part always reads them whole.
 
         See :meth:`COCODR.encode_document`.
+
+        Raises:
+            InputError: An argument would change the vectors, or asks for something else than one
+                vector of each text.
         """
         if self.chunk_pooling == FIRST:
             return super().encode_document(inputs, *args, **kwargs)
+        form, arguments = VectorForm.split(args, kwargs)
+        self._refuse_changes(form.normalize_embeddings, form.truncate_dim, form.precision)
         if isinstance(inputs, str):
             return self.encode_document([inputs], *args, **kwargs)[0]
-        as_tensor = kwargs.pop("convert_to_tensor", False)
-        kwargs.pop("convert_to_numpy", None)
-        dense = self.dense_part().encode_document(
-            inputs,
-            *args,
-            convert_to_tensor=True,
-            **kwargs,
-        )
-        lexical = self.head.document_part(list(inputs)).to(dense.device)
-        vectors = torch.cat([dense.float(), lexical], dim=1)
-        return vectors if as_tensor else vectors.cpu().numpy()
+        texts = list(inputs)
+        if not texts:
+            return super().encode_document(texts, *args, **kwargs)
+        dense = self.dense_part().encode_document(texts, convert_to_tensor=True, **arguments)
+        lexical = self.head.document_part(texts).to(dense.device)
+        return form.of(torch.cat([dense.float(), lexical], dim=1))
 
     def encode_query_parts(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """Return the (Q, d + r + hashed + 1) parts [e_q, y_q, w] of (Q,) queries, on the CPU."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import shutil
 import time
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from beir_cocodr.arrays import spaced_rows
+from beir_cocodr.arrays import Ints, spaced_rows
 from beir_cocodr.data.text import cut_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.models.chunk_pooling import FIRST
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 #: Documents of the timed sample.
 SAMPLE = 64
 
+# An update times one in so many of its documents, as it may encode only a few.
+_UPDATED_PER_TIMED = 8
+
 # Documents that are encoded before the clock starts.
 _WARM_UP = 4
 
@@ -41,6 +46,8 @@ _BYTES_PER_ID = 24
 
 _GIB = 1 << 30
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class EncodingCost:
@@ -48,7 +55,7 @@ class EncodingCost:
 
     Attributes:
         documents: Documents that are still to be encoded.
-        disk_bytes: Disk for their shards and the ids.
+        disk_bytes: Disk for the shards that are written, and the ids.
         memory_bytes: Main memory of all processes.
         seconds: Time, by a sample.
         sample_documents: Documents of the sample.
@@ -91,13 +98,19 @@ class EncodingCost:
 
     def check_disk_space(self, folder: Path) -> None:
         """Raise an InputError if the disk of a folder has too little room."""
-        free = shutil.disk_usage(folder).free
-        if free < self.disk_bytes:
-            needed = describe_size(self.disk_bytes)
-            raise InputError(
-                f"{folder}: the embeddings take {needed}, but only {describe_size(free)} is free; "
-                "choose another disk, or a smaller precision (fp16, int8)"
-            )
+        _check_disk_space(
+            folder, self.disk_bytes, "choose another disk, or a smaller precision (fp16, int8)"
+        )
+
+
+def _check_disk_space(folder: Path, needed: int, way_out: str) -> None:
+    """Raise an InputError if the disk of a folder has less room than the bytes that are needed."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(
+            f"{folder}: the embeddings take {describe_size(needed)}, but only "
+            f"{describe_size(free)} is free; {way_out}"
+        )
 
 
 def estimate(
@@ -105,35 +118,35 @@ def estimate(
     record: StoreRecord,
     count: int,
     devices: list[str],
+    sample: Ints | None = None,
+    written: int | None = None,
 ) -> EncodingCost:
-    """Encode a few evenly spaced documents, and scale the time to all that are to be encoded.
+    """Encode a few documents, and scale the time to all that are to be encoded.
 
     Args:
         encoder: The encoder of the corpus.
         record: Record of the store.
         count: Documents to encode.
         devices: A device for each process.
+        sample: Rows of the corpus that are timed. Default: 64 evenly spaced ones.
+        written: Documents whose vectors are written. Default: those that are encoded.
     """
-    rows = spaced_rows(len(encoder.documents), SAMPLE)
+    rows = spaced_rows(len(encoder.documents), SAMPLE) if sample is None else sample
+    written = count if written is None else written
     seconds = _seconds_a_document(encoder, rows)
-    sample = encoder.documents.take(rows)
-    texts = [encoder.model.text_format.document(document) for document in sample]
-    packed = bytes_per_vector(
-        record.dimensions,
-        record.precision,
-        record.prior,
-    )
+    documents = encoder.documents.take(rows)
+    texts = [encoder.model.text_format.document(document) for document in documents]
     pieces_per_document = _pieces_per_document(encoder.model, texts)
     pieces = None
     if encoder.model.chunk_pooling != FIRST and pieces_per_document is not None:
         pieces = round(count * pieces_per_document)
     return EncodingCost(
         documents=count,
-        disk_bytes=count * packed + len(encoder.documents) * _BYTES_PER_ID,
+        disk_bytes=_bytes_of_store(record, written),
         memory_bytes=_memory(
             encoder,
             record,
-            min(record.shard_size, max(1, count)),
+            min(record.shard_size, max(1, written)),
             len(devices),
         ),
         seconds=round(count * seconds / _processes_at_once(devices), 3),
@@ -142,6 +155,51 @@ def estimate(
         pieces_per_document=pieces_per_document,
         pieces=pieces,
     )
+
+
+def check_update(
+    encoder: CorpusEncoder,
+    record: StoreRecord,
+    rows: Ints,
+    folder: Path,
+) -> None:
+    """Check the disk for an update of a store, and log what encoding is expected to take.
+
+    The updated store is written as a whole beside the former one.
+
+    Args:
+        encoder: The encoder of the corpus.
+        record: Record of the updated store.
+        rows: (n,) rows of the corpus that are to be encoded.
+        folder: Folder of the store.
+
+    Raises:
+        InputError: The disk has too little room.
+    """
+    _check_disk_space(
+        folder,
+        _bytes_of_store(record, record.documents),
+        "make room, as an update writes them beside the former ones, or encode into a folder on "
+        "another disk",
+    )
+    if not len(rows):
+        return
+    size = min(SAMPLE, math.ceil(len(rows) / _UPDATED_PER_TIMED))
+    cost = estimate(
+        encoder,
+        record,
+        len(rows),
+        [str(encoder.model.device)],
+        sample=rows[spaced_rows(len(rows), size)],
+        written=record.documents,
+    )
+    log.info("%s", cost)
+
+
+def _bytes_of_store(record: StoreRecord, vectors: int) -> int:
+    """Return the bytes on the disk of so many vectors, and of the ids of all documents."""
+    packed = bytes_per_vector(record.dimensions, record.precision, record.prior)
+    return vectors * packed + record.documents * _BYTES_PER_ID
 
 
 def _pieces_per_document(model: COCODR, texts: list[str]) -> float | None:

@@ -26,6 +26,7 @@ from beir_cocodr.models.hybrid_encoder import HybridEncoder
 from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.retrieval.store import encode
+from beir_cocodr.retrieval.store.encoding_cost import check_update
 from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
@@ -154,7 +155,7 @@ def update(
 
     Raises:
         InputError: The store is of another model, made with other settings, folded, or lacks the
-            hashes of its texts.
+            hashes of its texts; or the disk is too full.
     """
     options = options or EncodeOptions()
     former = EmbeddingStore.found(folder, options.verify)
@@ -240,6 +241,7 @@ def _replaced(
         kept,
         len(rows),
     )
+    check_update(encoder, record, np.flatnonzero(rows < 0), folder)
     with draft_folder(folder, replace=True) as draft:
         store = EmbeddingStore(draft, record, former.verify)
         store.write_record()
@@ -320,25 +322,33 @@ def _former_rows(
     return np.where(is_lost, -1, rows)
 
 
-def _check_kept(folder: Path, asked: Mapping[str, object], verify: bool) -> None:
-    """Raise an InputError if a store in a folder would keep other options than were asked for.
+def _keep_reading(
+    former: EmbeddingStore,
+    asked: Mapping[str, object],
+    encoder: EncoderOptions,
+) -> EncoderOptions:
+    """Return how an encoder is loaded to update a store, which keeps how documents were read.
 
     Args:
-        folder: The folder.
-        asked: Option to value, of the options that a store keeps.
-        verify: Compare the store's record with its checksum.
+        former: The store.
+        asked: Option to value, of the options that the user set and a store keeps.
+        encoder: How the encoder is loaded otherwise.
+
+    Raises:
+        InputError: The store has another value of an option that the user set.
     """
-    former = EmbeddingStore.found(folder, verify)
-    if former is None:
-        return
+    kept = {**former.record.identity, "chunk_pooling": former.record.chunk_pooling}
+    if encoder.chunk_pooling is not None:
+        asked = {**asked, "chunk_pooling": encoder.chunk_pooling}
     for option, value in asked.items():
-        before = former.record.identity[option]
+        before = kept[option]
         if before != value:
             flag = f"--{option.replace('_', '-')}"
             raise InputError(
-                f"{folder} was encoded with {flag} {before}, which --update keeps; leave {flag} "
-                f"{value} out, or {_OTHER_FOLDER}"
+                f"{former.folder} was encoded with {flag} {before}, which --update keeps; leave "
+                f"{flag} {value} out, or {_OTHER_FOLDER}"
             )
+    return replace(encoder, chunk_pooling=former.record.chunk_pooling)
 
 
 def pass_over(
@@ -357,7 +367,7 @@ def pass_over(
         name: The encoder.
         output: Folder of the store.
         dense: Folder of the store of the encoder's dense part, for ``--dense``.
-        encoder: How the encoder is loaded.
+        encoder: How the encoder is loaded; a store that exists keeps its chunk pooling.
         updated: How the corpus is encoded, for ``--update``.
         asked: Those of its options that the user set, which a store that exists has to have.
 
@@ -369,8 +379,9 @@ def pass_over(
             or a store that exists was made with other options than the user set.
     """
     began = time.perf_counter()
-    if updated is not None:
-        _check_kept(output, asked or {}, updated.verify)
+    former = None if updated is None else EmbeddingStore.found(output, updated.verify)
+    if former is not None:
+        encoder = _keep_reading(former, asked or {}, encoder)
     model = load_encoder(name, encoder)
     encoded = 0
     if updated is not None:

@@ -100,6 +100,11 @@ class StoreRecord(Record):
         return cast(Backend, self.identity["backend"])
 
     @property
+    def chunk_pooling(self) -> str:
+        """Return how long documents were read, see :mod:`beir_cocodr.models.chunk_pooling`."""
+        return str(_value(self.identity, "chunk_pooling"))
+
+    @property
     def prior(self) -> bool:
         """Return true if vectors are folded, with the first number of each apart in float32."""
         return self.flattened and self.precision != "fp32"
@@ -150,13 +155,25 @@ class StoreRecord(Record):
         return record
 
     def check_identity(self, identity: Mapping[str, object], folder: Path) -> None:
-        """Raise an InputError with both keys and all that differs if a store is not as wanted."""
+        """Raise an InputError if a store is not as wanted.
+
+        The message has both keys and all that differs, or the option that is missing where nothing
+        else differs.
+        """
         if self.identity == identity:
             return
         wanted = json_sha256(identity, ensure_ascii=False)
         names = {**self.identity, **identity}
         changed = {name for name in names if self.identity.get(name) != identity.get(name)}
-        update = ", or update it to this corpus with --update" if changed == {"corpus"} else ""
+        if changed == {"chunk_pooling"}:
+            raise InputError(
+                f"{folder} was encoded with --chunk-pooling {self.chunk_pooling}, not "
+                f"{_value(identity, 'chunk_pooling')}; give --chunk-pooling {self.chunk_pooling}, "
+                "or choose another folder"
+            )
+        # An update keeps how documents were read.
+        can_update = "corpus" in changed and changed <= {"corpus", "chunk_pooling"}
+        update = ", or update it to this corpus with --update" if can_update else ""
         contained = "embeddings of another dataset" if "corpus" in changed else "embeddings"
         raise InputError(
             f"{folder} contains {contained} with the key {self.key[:_SHOWN]}, but "
@@ -196,12 +213,17 @@ def _of_documents(identity: Identity) -> Identity:
     }
 
 
+def _value(identity: Mapping[str, object], name: str) -> object:
+    """Return a part of an identity, which may have left it out."""
+    return identity.get(name, _LEFT_OUT.get(name))
+
+
 def _differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
     """Return the parts in which two identities differ, with both values."""
     parts = []
     for name in {**stored, **wanted}:
-        before = stored.get(name, _LEFT_OUT.get(name))
-        now = wanted.get(name, _LEFT_OUT.get(name))
+        before = _value(stored, name)
+        now = _value(wanted, name)
         if before != now:
             parts.append(f"{name} {_short(before)} there, {_short(now)} now")
     return ", ".join(parts)

@@ -5,12 +5,13 @@ only what is new.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from beir_cocodr import load_collection, load_encoder
+from beir_cocodr import EncoderOptions, load_collection, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
@@ -60,7 +61,7 @@ def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
     changed = [
         id for id, document in documents.items() if document["text"].startswith("a text that was")
     ]
-    assert (encoded, kept, new) == (changed, len(documents) - 2, 2)
+    assert (set(encoded), kept, new) == (set(changed), len(documents) - 2, 2)
     assert not (tmp_path / "store" / "flat.index").exists()
     anew = encode_documents(model, documents, tmp_path / "anew", options)
     assert store.record.identity == anew.record.identity
@@ -75,6 +76,53 @@ def test_what_is_there_is_not_encoded_again_and_what_is_gone_leaves(
     again = update(model, documents, tmp_path / "store")
     assert (again.kept, again.encoded) == (len(documents), 0)
     assert encoded == []
+
+
+@pytest.mark.parametrize("chunk_pooling", ["first", "first+mean"])
+def test_an_update_says_its_cost_as_a_first_encoding_does(
+    chunk_pooling, beir_folder, tiny_cosine, tmp_path, caplog
+):
+    """Two documents of 24 tokens are encoded, each in three pieces of 8."""
+    caplog.set_level("INFO")
+    settings = EncoderOptions(document_length=10, chunk_pooling=chunk_pooling)
+    model = load_encoder(tiny_cosine, settings)
+    store = tmp_path / "store"
+    encode_documents(model, load_collection(beir_folder).documents, store)
+    lines = (beir_folder / "corpus.jsonl").read_text().splitlines()
+    for name in ("new", "newer"):
+        lines.append(json.dumps({"_id": name, "text": "wing flow shock layer " * 6}))
+    (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    documents = load_collection(tmp_path / "corpus.jsonl", labels="none").documents
+    caplog.clear()
+    assert update(model, documents, store).encoded == 2
+    [said] = [line for line in caplog.messages if "documents to encode" in line]
+    assert said.startswith("2 documents to encode: about ")
+    assert " of disk, " in said
+    if chunk_pooling == "first":
+        assert "100% of these are cut to the document length" in said
+    else:
+        assert "in about 6 pieces altogether" in said
+
+
+def test_an_update_counts_the_disk_of_the_whole_store(tiny_cosine, tmp_path, monkeypatch):
+    """There is room for the document that is new, but not for all of them."""
+    model = load_encoder(tiny_cosine)
+    texts = [f"wing flow {number}" for number in range(50)]
+    rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    store = tmp_path / "store"
+    encode_documents(model, load_collection(corpus, labels="none").documents, store)
+    before = (store / STORE_FILE).read_bytes()
+    room = 50 * 32 * 4  # 32 float32 numbers each; the ids need more
+    usage = shutil.disk_usage(tmp_path)._replace(free=room)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    for present in (rows, rows[:-2]):  # one document more, and one less
+        corpus.write_text("".join(json.dumps(row) + "\n" for row in present))
+        documents = load_collection(corpus, labels="none").documents
+        with pytest.raises(InputError, match=r"store: the embeddings take .* is free; make room"):
+            update(model, documents, store)
+        assert (store / STORE_FILE).read_bytes() == before
 
 
 def test_a_store_that_was_interrupted_gives_what_it_has(
