@@ -20,6 +20,7 @@ from beir_cocodr.data.passages import Passage
 from beir_cocodr.data.text import words
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.generators import build_generator
 from beir_cocodr.generation.kept_queries import KeptGenerator
 from beir_cocodr.generation.language_model import load_generator
@@ -178,6 +179,23 @@ def test_lexical_queries_of_each_kind(beir_folder, tmp_path):
     assert by_kind["keywords"] > 0
     with pytest.raises(InputError, match="lexical writes no questions"):
         build_generator("lexical", documents, GenerationOptions(query_kinds=ALL), None)
+
+
+def test_generated_and_kept_titles_are_counted_apart(tmp_path):
+    """Two of three titles are equal, and the first of them alone is kept."""
+    titles = ["hot wing", "hot wing", "cold jet"]
+    lines = [
+        json.dumps({"_id": f"d{i}", "title": title, "text": f"word{i} and more of it."})
+        for i, title in enumerate(titles)
+    ]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    options = GenerationOptions(query_kinds="titles,claims", per_passage=2, dedupe=True)
+    generate_queries(tmp_path / "c.jsonl", "lexical", tmp_path / "o", options)
+    counts = read_generation(tmp_path / "o").counts
+    assert (counts["generated_titles"], counts["titles"]) == (3, 2)
+    assert (counts["generated_sentences"], counts["claims"]) == (3, 3)
+    assert counts["generated"] == 6
+    assert counts["queries"] == 5
 
 
 def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
