@@ -41,6 +41,10 @@ _LONGEST_WAIT = 60.0
 # Paths of the protocol that may end a URL that was copied from somewhere.
 _OPERATIONS = ("/embeddings", "/chat/completions", "/completions")
 
+# Endings of an answer that is none, or not all of one: too long, or held back by the server.
+_CUT_OFF = "length"
+_HELD_BACK = "content_filter"
+
 Given = TypeVar("Given")
 Answer = TypeVar("Answer")
 
@@ -210,6 +214,47 @@ def in_parallel(
 
 
 @dataclass(frozen=True)
+class ChatAnswer:
+    """The answer of a model to a conversation.
+
+    Attributes:
+        text: What it wrote, with its thoughts; None where it wrote nothing.
+        refusal: Why the model declined to answer, "" where it does not say.
+        is_refused: True if the model declined, or its server held the answer back.
+        is_cut_off: True if the answer reached the limit of its length.
+        tokens: Tokens that were read and written; None where the server counts none.
+    """
+
+    text: str | None
+    refusal: str = ""
+    is_refused: bool = False
+    is_cut_off: bool = False
+    tokens: int | None = None
+
+    @classmethod
+    def parse(cls, content: Any) -> Self:
+        """Return the answer in the JSON of a server.
+
+        Raises:
+            LookupError, TypeError, AttributeError: The JSON has another form.
+        """
+        choice = content["choices"][0]
+        message = choice["message"]
+        text = message.get("content")
+        refusal = message.get("refusal")
+        ending = choice.get("finish_reason")
+        usage = content.get("usage")
+        tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
+        return cls(
+            text=text if isinstance(text, str) else None,
+            refusal=str(refusal or ""),
+            is_refused=bool(refusal) or ending == _HELD_BACK,
+            is_cut_off=ending == _CUT_OFF,
+            tokens=tokens if isinstance(tokens, int) else None,
+        )
+
+
+@dataclass(frozen=True)
 class Endpoint:
     """A server with OpenAI's protocol, such as vLLM, Ollama, llama.cpp or a hosted one.
 
@@ -318,25 +363,22 @@ class Endpoint:
             )
         return vectors
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **settings: object) -> str:
-        """Return the text that the model answers to a conversation.
+    def chat(self, messages: Sequence[Mapping[str, str]], **settings: object) -> ChatAnswer:
+        """Return what the model answers to a conversation.
 
         Args:
             messages: The conversation, each with a role and content.
             **settings: Further fields of the request, such as ``temperature`` or ``max_tokens``.
 
         Raises:
-            ServerError: As for :meth:`ask`, or the answer holds no text.
+            ServerError: As for :meth:`ask`, or the answer holds no message.
         """
         content = {"messages": [dict(message) for message in messages], **settings}
         answer = self.ask("chat/completions", content)
         try:
-            text = answer["choices"][0]["message"]["content"]
-        except (KeyError, IndexError, TypeError):
-            text = None
-        if not isinstance(text, str):
+            return ChatAnswer.parse(answer)
+        except (LookupError, TypeError, AttributeError):
             raise ServerError(
-                f"{self} gave no text (choices, message and content in the answer); name a server "
+                f"{self} gave no message (choices and message in the answer); name a server "
                 "with OpenAI's /v1/chat/completions"
-            )
-        return text
+            ) from None

@@ -159,7 +159,7 @@ def draw(labelled: Labelled, count: int, seed: int) -> dict[str, Any]:
         "kept": rules,
         "bound": learning.bound,
         "expected": learning.gain,
-        "moved": learning.moved,
+        "moved": len(pulls_of(learner.queries, learner.grades).rows),
         "seconds": round(timing.processor, 2),
     }
     for use in before:

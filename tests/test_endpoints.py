@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from beir_cocodr.endpoints import KEY_VARIABLE, Endpoint, fetch_json, in_parallel
+from beir_cocodr.endpoints import KEY_VARIABLE, ChatAnswer, Endpoint, fetch_json, in_parallel
 from beir_cocodr.errors import InputError
 from beir_cocodr.http_requests import HttpOptions, HttpRequest, ServerError, check_url
 from tests.http_servers import Asked, Reply, serving
@@ -44,8 +44,8 @@ def test_a_conversation_gets_the_text_of_the_first_choice():
     answer = {"choices": [{"message": {"role": "assistant", "content": "2"}}]}
     with serving(lambda asked: answer) as server:
         endpoint = Endpoint.parse(f"{server.url}/v1#judge", AT_ONCE)
-        text = endpoint.chat([{"role": "user", "content": "grade"}], temperature=0)
-    assert text == "2"
+        said = endpoint.chat([{"role": "user", "content": "grade"}], temperature=0)
+    assert said == ChatAnswer("2")
     assert server.asked[0].path == "/v1/chat/completions"
     assert server.asked[0].content["temperature"] == 0
 
@@ -158,11 +158,31 @@ def test_an_answer_of_another_form_is_one_line(content, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b'{"choices": []}', b'{"choices": [{"message": {}}]}', b"1"])
-def test_a_conversation_without_text_is_refused(content):
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"message": {"content": "a"}, "finish_reason": "stop"}, ChatAnswer("a")),
+        (
+            {"message": {"content": "a"}, "finish_reason": "length"},
+            ChatAnswer("a", "", False, True),
+        ),
+        (
+            {"message": {"content": None}, "finish_reason": "content_filter"},
+            ChatAnswer(None, "", True),
+        ),
+        ({"message": {"refusal": "I will not."}}, ChatAnswer(None, "I will not.", True)),
+    ],
+)
+def test_an_answer_says_how_it_ended(choice, expected):
+    with serving(lambda asked: {"choices": [choice], "usage": {}}) as server:
+        assert Endpoint.parse(f"{server.url}#m", AT_ONCE).chat([]) == expected
+
+
+@pytest.mark.parametrize("content", [b'{"choices": []}', b'{"choices": [{"message": []}]}', b"1"])
+def test_an_answer_without_a_message_is_refused(content):
     with (
         serving(lambda asked: Reply(content=content)) as server,
-        pytest.raises(ServerError, match="gave no text"),
+        pytest.raises(ServerError, match="gave no message"),
     ):
         Endpoint.parse(f"{server.url}#m", AT_ONCE).chat([])
 

@@ -150,7 +150,7 @@ class JudgedQuery:
 _NOT_IN_COLLECTION = "judged queries that the collection does not have"
 _BLANK = "judged queries with pairs left blank (write 0 for what is not relevant)"
 _NOT_IN_CORPUS = "judged documents that the corpus does not have (kept, as in trec_eval)"
-_NOTHING_TO_FIND = "judged queries left out, as the corpus has none of their relevant documents"
+NOTHING_TO_FIND = "judged queries left out, as the corpus has none of their relevant documents"
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Judgements:
                 kept[id] = first.joined(query, queries.get(id, query.text))
         if documents is not None:
             answerable = {id: query for id, query in kept.items() if query.is_in(documents)}
-            counts[_NOTHING_TO_FIND] += len(kept) - len(answerable)
+            counts[NOTHING_TO_FIND] += len(kept) - len(answerable)
             kept = answerable
         if not kept:
             reasons = [f"{count} {reason}" for reason, count in counts.items() if count > 0]

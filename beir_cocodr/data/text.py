@@ -134,6 +134,10 @@ _UNIT = regex.compile(
     regex.VERSION1,
 )
 
+# What reasoning models write before they answer.
+_THOUGHT = regex.compile(r"<think>.*?(?:</think>|\Z)", regex.DOTALL)
+_END_OF_THOUGHT = "</think>"
+
 
 def word_ranges(text: str) -> Iterator[tuple[int, int]]:
     """Stream the ranges of the :func:`words` of a text: first character, and one after the last."""
@@ -165,6 +169,21 @@ def words(text: str) -> list[str]:
 def query_key(text: str) -> str:
     """Return what two spellings of a query have in common: its words in lower case."""
     return " ".join(_RUN.findall(text.casefold())) or text.strip()
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a language model wrote, without the thoughts before its answer.
+
+    A thought stands between ``<think>`` and ``</think>``. Nothing follows one that was cut off.
+    Some models begin within a thought, and write its end alone.
+
+    Example:
+        >>> from beir_cocodr.data.text import without_thoughts
+        >>> without_thoughts("<think>A search engine?</think>how to sort an array")
+        'how to sort an array'
+    """
+    rest: str = _THOUGHT.sub("", text)
+    return rest.rpartition(_END_OF_THOUGHT)[2]
 
 
 def unspaced_runs(text: str) -> Iterator[tuple[int, int]]:

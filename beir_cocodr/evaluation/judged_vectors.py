@@ -20,7 +20,12 @@ from safetensors.numpy import load_file, save_file
 
 from beir_cocodr.arrays import Doubles, Floats, Ints
 from beir_cocodr.data.collection import Dataset, load_collection
-from beir_cocodr.data.judgements import Judgements, judgements_file, load_judgements
+from beir_cocodr.data.judgements import (
+    NOTHING_TO_FIND,
+    Judgements,
+    judgements_file,
+    load_judgements,
+)
 from beir_cocodr.data.text import query_key
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.evaluation.few_labels import FEWEST, LEVEL
@@ -87,8 +92,8 @@ class Learning(Record):
 
     Attributes:
         queries: Different judged queries with a relevant document.
-        moved: Documents whose vectors move.
-        bound: How far they move, as a share of their length, chosen by cross-validation.
+        moved: Documents whose vectors move; 0 if they are not kept.
+        bound: How far vectors may move, as a share of their length, chosen by cross-validation.
         before: Mean nDCG@10 of held-out queries by the vectors as they were.
         gain: Mean difference on them by vectors that the other queries moved.
         interval: Its 90% interval by paired t quantiles.
@@ -97,7 +102,7 @@ class Learning(Record):
         left_out: Judged queries without a relevant document in the corpus.
         model: Name of the model whose encoder learned.
         key: Hash of the encoder and the corpus.
-        documents: Ids of the moved documents.
+        documents: Ids of the moved documents; none if they are not kept.
         vectors_sha256: Checksum of the vectors, where there is a file of them.
     """
 
@@ -124,15 +129,20 @@ class Learning(Record):
             f"90% interval of the difference {low:+.3f} to {high:+.3f}, a gain with "
             f"{self.confidence:.0%} confidence"
         )
-        if self.kept:
-            return (
-                f"{self.queries} judged queries moved the vectors of {_documents(self.moved)}: "
-                f"{figures}"
-            )
-        return (
+        outcome = (
             f"{self.queries} judged queries moved nothing, because queries that were held out do "
-            f"not clearly gain: {figures}"
+            "not clearly gain"
         )
+        if self.kept:
+            outcome = f"{self.queries} judged queries moved the vectors of {_documents(self.moved)}"
+        return f"{outcome}: {figures}{self._describe_left_out()}"
+
+    def _describe_left_out(self) -> str:
+        """Return what the sentence says of judged queries that taught nothing, "" if all did."""
+        if not self.left_out:
+            return ""
+        verb = "other judged query has" if self.left_out == 1 else "other judged queries have"
+        return f"; {self.left_out} {verb} no relevant document in the corpus"
 
 
 @dataclass(frozen=True)
@@ -332,16 +342,16 @@ def learn_bound(candidates: JudgedCandidates, options: LearnOptions = LearnOptio
     order = np.random.default_rng(options.seed).permutation(len(candidates.queries))
     bound = candidates.choose(order, options.folds)
     moved = _relevant_rows(candidates.grades)
-    is_sure = confidence >= CONFIDENCE
+    kept = confidence >= CONFIDENCE and bound > 0
     return Learning(
         queries=count,
-        moved=len(moved),
+        moved=len(moved) if kept else 0,
         bound=bound,
         before=round(float(before.mean()), 6),
         gain=round(float(gains.mean()), 6),
         interval=(round(low, 6), round(high, 6)),
         confidence=round(confidence, 4),
-        kept=is_sure and bound > 0,
+        kept=kept,
     )
 
 
@@ -408,18 +418,23 @@ class LearnedVectors:
             texts=texts,
         )
         learning = learn_bound(candidates, options)
-        pulls = pulls_of(candidates.queries, candidates.grades)
-        vectors = nudged(
-            candidates.vectors[pulls.rows],
-            pulls.sums,
-            learning.bound * candidates.scale,
-            unit=candidates.unit,
-        )
+        moved = rows[:0]
+        vectors = candidates.vectors[:0]
+        if learning.kept:
+            pulls = pulls_of(candidates.queries, candidates.grades)
+            moved = rows[pulls.rows]
+            vectors = nudged(
+                candidates.vectors[pulls.rows],
+                pulls.sums,
+                learning.bound * candidates.scale,
+                unit=candidates.unit,
+            )
+        elsewhere = judgements.counts.get(NOTHING_TO_FIND, 0)
         record = replace(
             learning,
-            left_out=len(judgements.queries) - count,
+            left_out=elsewhere + len(judgements.queries) - count,
             key=key_of(dense),
-            documents=dense.documents.ids(rows[pulls.rows]),
+            documents=dense.documents.ids(moved),
         )
         return cls(record, vectors)
 

@@ -1,17 +1,24 @@
 """Queries that a language model behind an endpoint of OpenAI's protocol writes."""
 
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage
-from beir_cocodr.data.text import word_counter
+from beir_cocodr.data.text import without_thoughts, word_counter
 from beir_cocodr.endpoints import Endpoint, in_parallel
 from beir_cocodr.generation.generators import Generated, Query
 from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.question_prompt import few_shot_messages
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+from beir_cocodr.http_requests import ServerError
 from beir_cocodr.records import Json
+
+log = logging.getLogger(__name__)
+
+# The version of what is taken from an answer; queries of another version are not mixed with these.
+_ANSWERS_VERSION = "first line after thoughts"
 
 
 class _Asked(NamedTuple):
@@ -26,7 +33,9 @@ class EndpointGenerator:
     """A generator that asks a server for one query at a time, several at the same time.
 
     The server is shown three examples, unless the options have a prompt. Passages are counted in
-    words. Whether the same call gives the same queries is up to the server, which is sent a seed.
+    words. The first line of an answer after the model's thoughts is the query; an answer that ended
+    within them gives none. Whether the same call gives the same queries is up to the server, which
+    is sent a seed.
 
     Args:
         endpoint: The server and its model.
@@ -38,6 +47,7 @@ class EndpointGenerator:
         self.endpoint = endpoint
         self.options = options
         self.counter = word_counter()
+        self._has_warned = False
 
     def describe(self) -> Json:
         """Return what the queries depend on beside passages and options."""
@@ -46,6 +56,7 @@ class EndpointGenerator:
             "kind": "endpoint",
             "model": self.endpoint.model,
             "prompt": self._prompts(),
+            "answers": _ANSWERS_VERSION,
         }
 
     def prepare(self, folder: object) -> None:
@@ -55,18 +66,16 @@ class EndpointGenerator:
         """Return the queries of a shard's passages.
 
         Raises:
-            ServerError: The server cannot be reached, or refuses a request.
+            ServerError: The server cannot be reached, refuses a request, or answers without text.
         """
         asked: list[_Asked] = []
         for passage in passages:
             for number, kind in enumerate(self._kinds(passage)):
                 asked.append(_Asked(passage.text, number, kind))
-        texts = list(in_parallel(self._ask, asked, self.endpoint.options.concurrency))
+        answers = list(in_parallel(self._ask, asked, self.endpoint.options.concurrency))
+        self._warn(answers)
         size = self.options.per_passage
-        queries = []
-        for start in range(0, len(texts), size):
-            of_passage = texts[start : start + size]
-            queries.append([Query(text) for text in of_passage])
+        queries = [answers[start : start + size] for start in range(0, len(answers), size)]
         return Generated(queries, {})
 
     def prompts_of(self, passage: Passage) -> list[str]:
@@ -90,14 +99,39 @@ class EndpointGenerator:
             return self._messages(PLACEHOLDER, None)
         return {kind: self._messages(PLACEHOLDER, kind) for kind in self.options.kinds}
 
-    def _ask(self, asked: _Asked) -> str:
+    def _ask(self, asked: _Asked) -> Query:
+        """Return the query of an answer, "" where the model declined or was still thinking."""
         answer = self.endpoint.chat(
             self._messages(asked.passage, asked.kind),
             max_tokens=self.options.max_length,
             top_p=self.options.top_p,
             seed=self.options.seed + asked.number,
         )
-        return answer.strip().partition("\n")[0]
+        if answer.is_refused:
+            return Query("")
+        if answer.text is None and not answer.is_cut_off:
+            raise ServerError(
+                f"{self.endpoint} gave no text (choices, message and content in the answer); name "
+                "a server with OpenAI's /v1/chat/completions"
+            )
+        text = without_thoughts(answer.text or "").lstrip()
+        line, line_feed, _ = text.partition("\n")
+        # A line that was followed by another one was complete.
+        return Query(line.rstrip(), answer.is_cut_off and not line_feed)
+
+    def _warn(self, queries: Sequence[Query]) -> None:
+        """Warn once if answers reached their limit before any text, as long thoughts do."""
+        unfinished = sum(query.cut and not query.text for query in queries)
+        if unfinished and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "%s: %d of %d answers reached %d tokens before any text; raise --max-length, or "
+                "turn off the thoughts of the model",
+                self.endpoint,
+                unfinished,
+                len(queries),
+                self.options.max_length,
+            )
 
     def _messages(self, passage: str, kind: str | None) -> list[dict[str, str]]:
         if self.options.prompt is None:

@@ -8,6 +8,7 @@ the folder.
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from beir_cocodr.distributed import (
     rank,
     world_size,
 )
-from beir_cocodr.errors import InputError, naming_full_disk
+from beir_cocodr.errors import InputError, naming_full_disk, quoted
 from beir_cocodr.generation.generation_record import (
     GENERATION_FILE,
     GeneratedFrom,
@@ -51,7 +52,7 @@ from beir_cocodr.generation.query_selection import (
     write_queries,
 )
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import SHARDS, QueryShards
+from beir_cocodr.generation.shards import SHARDS, QueryShards, ShardHead
 from beir_cocodr.io import is_incidental, locked, output_folder, output_path, remove_unfinished
 from beir_cocodr.models.spec import BM25, EncoderOptions, SearchOptions, check_device
 from beir_cocodr.progress import Bar
@@ -372,7 +373,8 @@ def _write_shards(
             for passage, texts in zip(passages, queries, strict=True)
         ]
         seconds = time.perf_counter() - begun
-        shards.write(shard, passages, queries, kinds, counts, seconds)
+        head = ShardHead(counts, seconds, generated.first_refused)
+        shards.write(shard, passages, queries, kinds, head)
 
 
 def _kinds(passage: Passage, texts: Sequence[str], options: GenerationOptions) -> list[str]:
@@ -458,8 +460,9 @@ def _finished_before(output: Path, shards: QueryShards, name: str) -> Generation
         return read_generation(output)
     counts, _ = shards.totals()
     if counts["generated"] == counts["empty"]:
+        reason = _describe_nothing(name, counts, shards.first_refused())
         _tidy(output)
-        raise InputError(_describe_nothing(name, counts))
+        raise InputError(reason)
     return None
 
 
@@ -469,11 +472,25 @@ def _log_counts(name: str, record: GenerationRecord) -> None:
     log.info("%s: %s", name, ", ".join(counts_in_words))
 
 
-def _describe_nothing(name: str, counts: dict[str, int]) -> str:
+def _describe_nothing(name: str, counts: Counter[str], first_refused: str) -> str:
     """Return the message that no passage got a query."""
     if not counts["passages"]:
         return f"{name}: no document has any text; add texts to generate queries from"
-    return (
-        f"{name}: {counts['passages']} passages gave {counts['generated']} queries, none with any "
-        "text; try longer documents or another generator"
-    )
+    generated = f"{name}: {counts['passages']} passages gave {counts['generated']} queries"
+    reasons = []
+    if counts["refused"]:
+        reasons.append(
+            f"{counts['refused']} refused, with fewer than two words or a mention of the passage, "
+            f"such as {quoted(first_refused)}"
+        )
+    if counts["unfinished"]:
+        reasons.append(f"{counts['unfinished']} that reached --max-length before any text")
+    if not reasons:
+        return f"{generated}, none with any text; try longer documents or another generator"
+    without_text = counts["empty"] - counts["refused"] - counts["unfinished"]
+    if without_text:
+        reasons.append(f"{without_text} without text")
+    way_out = "name another generator, or correct its server and run again"
+    if counts["unfinished"]:
+        way_out = "raise --max-length, or turn off the thoughts of the model"
+    return f"{generated}, none of use: {', '.join(reasons)}; {way_out}"

@@ -80,7 +80,8 @@ class GenerationRecord(GenerationPlan):
     """The content of generation.json: a plan, and what came of it.
 
     Attributes:
-        counts: Passages, queries, and what was left out, by kind.
+        counts: Passages, queries, and what was left out, by kind. A kind of query that was asked
+            for counts the kept ones; ``generated_titles`` and the like count what was generated.
         seconds: ``generating`` and ``selecting``.
         versions: Versions of the packages that the queries may depend on.
         citations: BibTeX keys or entries of the generator.

@@ -30,10 +30,17 @@ class Query(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The queries of each of some passages, and counts of what happened, by kind."""
+    """What was generated for some passages.
+
+    Attributes:
+        queries: The queries of each passage.
+        counts: Counts of what happened, by kind.
+        first_refused: The first text that was written and is no query, "" if there is none.
+    """
 
     queries: list[list[Query]]
     counts: dict[str, int]
+    first_refused: str = ""
 
 
 class Generator(Protocol):

@@ -40,7 +40,8 @@ class KeptGenerator:
     one batch, and a corpus that has changed pays for its new passages alone. What the other
     generator draws for a passage has to depend on its text and not on the passages beside it, as
     these are only those that are not written yet. Queries lose labels and marks around them; those
-    that are too short or speak of "the passage" are emptied and counted.
+    that are too short or speak of "the passage" are emptied and counted. A passage of which no
+    query is left is not kept: a server may answer better the next time.
 
     Args:
         inner: The generator that writes.
@@ -70,26 +71,41 @@ class KeptGenerator:
 
         The other generator's counts are added. They are of the passages that it writes now.
         """
-        missing = [passage for passage in passages if not self.knows(passage)]
-        counts = self._write_all(missing)
-        queries = [self._usable(passage) for passage in passages]
-        refused = 0
-        for of_passage in queries:
-            refused += sum(not query.text for query in of_passage)
+        written = {passage.text: self._kept(passage) for passage in passages}
+        missing = [passage for passage in passages if not written[passage.text]]
+        counts = self._write_all(missing, written)
+        queries: list[list[Query]] = []
+        refused: list[str] = []
+        for passage in passages:
+            of_passage, no_queries = _usable(written[passage.text])
+            queries.append(of_passage)
+            refused += no_queries
         counts["passages_kept"] = len(passages) - len(missing)
-        counts["refused"] = refused
-        return Generated(queries, dict(counts))
+        counts["refused"] = len(refused)
+        return Generated(queries, dict(counts), refused[0] if refused else "")
 
     def prompts_of(self, passage: Passage) -> list[str]:
         """Return what the generator that writes reads for a passage, nothing if it is kept."""
         return [] if self.knows(passage) else self.inner.prompts_of(passage)
 
     def knows(self, passage: Passage) -> bool:
-        """Return true if the queries of a passage are kept."""
-        return self._cache.get(self._key(passage)) is not None
+        """Return true if queries of a passage are kept, of which one at least can be used."""
+        return bool(self._kept(passage))
 
-    def _write_all(self, passages: Sequence[Passage]) -> Counter[str]:
-        """Write queries batch by batch, once for each text, and return the writer's counts."""
+    def _write_all(
+        self,
+        passages: Sequence[Passage],
+        written: dict[str, list[Query]],
+    ) -> Counter[str]:
+        """Write queries batch by batch, once for each text, and keep those of use.
+
+        Args:
+            passages: The passages.
+            written: Gets the queries of each text, as they were written.
+
+        Returns:
+            The writer's counts.
+        """
         counts: Counter[str] = Counter()
         distinct = list({passage.text: passage for passage in passages}.values())
         size = self.options.batch_size
@@ -98,25 +114,43 @@ class KeptGenerator:
             generated = self.inner.generate(batch, _ANY_SHARD)
             counts.update(generated.counts)
             for passage, queries in zip(batch, generated.queries, strict=True):
-                content = json.dumps(queries, ensure_ascii=False)
-                self._cache.put(self._key(passage), content)
+                written[passage.text] = queries
+                if _is_any_usable(queries):
+                    content = json.dumps(queries, ensure_ascii=False)
+                    self._cache.put(self._key(passage), content)
         return counts
 
-    def _usable(self, passage: Passage) -> list[Query]:
+    def _kept(self, passage: Passage) -> list[Query]:
+        """Return the kept queries of a passage as they were written, none if none is of use."""
         content = self._cache.get(self._key(passage)) or "[]"
-        queries = []
-        for text, is_cut in parse_json(content):
-            question = clean_question(text)
-            if not is_question(question):
-                question = ""
-            queries.append(Query(question, is_cut))
-        return queries
+        queries = [Query(text, is_cut) for text, is_cut in parse_json(content)]
+        return queries if _is_any_usable(queries) else []
 
     def _key(self, passage: Passage) -> str:
         """Return what the queries of a passage are kept by: their kinds, and the text."""
         kinds = kinds_in_turn(self.options.kinds, passage.text, self.options.per_passage)
         names = ",".join(kinds)
         return f"{names}\n{passage.text}"
+
+
+def _usable(written: Sequence[Query]) -> tuple[list[Query], list[str]]:
+    """Return queries without marks around them, emptied where refused; and the refused texts."""
+    queries = []
+    refused = []
+    for text, is_cut in written:
+        question = clean_question(text)
+        if question and not is_question(question):
+            refused.append(question)
+            queries.append(Query(""))
+        else:
+            queries.append(Query(question, is_cut))
+    return queries, refused
+
+
+def _is_any_usable(written: Sequence[Query]) -> bool:
+    """Return true if at least one of some queries is neither empty nor refused."""
+    queries, _ = _usable(written)
+    return any(query.text for query in queries)
 
 
 def describe_costs(

@@ -25,7 +25,13 @@ from transformers.models.auto.modeling_auto import (
 
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage, fitting_prefix
-from beir_cocodr.data.text import cut_text, load_tokenizer, read_literally, token_counter
+from beir_cocodr.data.text import (
+    cut_text,
+    load_tokenizer,
+    read_literally,
+    token_counter,
+    without_thoughts,
+)
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generators import LOCAL_PREFIX, Generated, Query
 from beir_cocodr.generation.own_draws import OwnDraws, draws_of
@@ -348,7 +354,8 @@ class Seq2SeqGenerator(ModelGenerator):
 class CausalGenerator(ModelGenerator):
     """A generator that samples from a causal model, which continues a prompt.
 
-    Only the first line that the model writes is the query.
+    Only the first line that the model writes is the query, without thoughts in it. A model whose
+    thoughts have several lines writes no query.
     """
 
     kind = "causal"
@@ -361,8 +368,8 @@ class CausalGenerator(ModelGenerator):
         return prompt_tokens
 
     def query_text(self, text: str) -> str:
-        """Return the first line."""
-        return text.partition("\n")[0]
+        """Return the first line after the model's thoughts."""
+        return without_thoughts(text).partition("\n")[0]
 
     def extra_ends(self) -> list[int]:
         """Return the tokens with a line feed, which ends a query."""

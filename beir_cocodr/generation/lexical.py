@@ -37,6 +37,9 @@ _TOP_TERMS = 10
 _FEWEST_TERMS = 2
 _MOST_TERMS = 5
 
+# Comes before a kind in the name of its count.
+_GENERATED = "generated_"
+
 # Draws in a row that repeat earlier ones, after which no new one is to be expected.
 _FRUITLESS_DRAWS = 20
 
@@ -149,13 +152,17 @@ class LexicalGenerator:
         self._frequencies = np.load(file)
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
-        """Return the queries of a shard's passages, and the number of each kind."""
+        """Return the queries of a shard's passages, and how many there are of each kind.
+
+        The counts are ``generated_titles``, ``generated_sentences`` and ``generated_terms``: those
+        of queries that are kept have the names of the kinds that were asked for.
+        """
         queries: list[list[Query]] = []
         counts: Counter[str] = Counter()
         for passage in passages:
             of_passage: list[Query] = []
             for kind, text in self._queries(passage):
-                counts[kind] += 1
+                counts[f"{_GENERATED}{kind}"] += 1
                 of_passage.append(self._limited(text))
             queries.append(of_passage)
         return Generated(queries, dict(counts))

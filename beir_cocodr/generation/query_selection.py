@@ -64,9 +64,10 @@ def clean_queries(
 
     Returns:
         The texts of each passage, "" where nothing is left; and the counts ``generated`` (all),
-        ``empty`` and ``cut`` (by a limit, the generator's or this one).
+        ``empty``, ``unfinished`` (those of the empty ones that a limit ended) and ``cut`` (others
+        that a limit ended, the generator's or this one).
     """
-    counts = {"generated": 0, "empty": 0, "cut": 0}
+    counts = {"generated": 0, "empty": 0, "unfinished": 0, "cut": 0}
     longest = _CHARACTERS_A_TOKEN * max_length
     cleaned: list[list[str]] = []
     for passage_queries in queries:
@@ -77,6 +78,7 @@ def clean_queries(
             counts["generated"] += 1
             if not text:
                 counts["empty"] += 1
+                counts["unfinished"] += query.cut
             elif query.cut or text != line:
                 counts["cut"] += 1
             texts.append(text)

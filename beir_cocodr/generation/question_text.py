@@ -2,7 +2,7 @@
 
 import re
 
-from beir_cocodr.data.text import words
+from beir_cocodr.data.text import without_thoughts, words
 
 # Marks that models put around a query, a passage that the query speaks of, and the fewest words of
 # a query.
@@ -18,8 +18,9 @@ _FEWEST_WORDS = 2
 
 
 def clean_question(text: str) -> str:
-    """Return the query in what a model wrote, without labels and marks around it."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
+    """Return the query in what a model wrote, without thoughts, labels and marks around it."""
+    lines = without_thoughts(text).splitlines()
+    line = next((line for line in lines if line.strip()), "")
     before = ""
     while line != before:
         before = line

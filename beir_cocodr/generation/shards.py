@@ -9,6 +9,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +43,21 @@ class PassageQueries(NamedTuple):
     end: int
     queries: list[str]
     kinds: list[str]
+
+
+@dataclass(frozen=True)
+class ShardHead:
+    """The first line of a shard.
+
+    Attributes:
+        counts: Counts of what happened, by kind.
+        seconds: Time that it took.
+        first_refused: The first text that was written and is no query, "" if there is none.
+    """
+
+    counts: dict[str, int]
+    seconds: float
+    first_refused: str = ""
 
 
 class QueryShards:
@@ -104,8 +120,7 @@ class QueryShards:
         passages: list[Passage],
         queries: list[list[str]],
         kinds: list[list[str]],
-        counts: dict[str, int],
-        seconds: float,
+        head: ShardHead,
     ) -> None:
         """Write a finished shard.
 
@@ -114,10 +129,9 @@ class QueryShards:
             passages: Its passages.
             queries: The cleaned queries of each.
             kinds: The kind of each of them, none where no kinds were asked for.
-            counts: Counts of what happened, by kind.
-            seconds: Time that it took.
+            head: What happened.
         """
-        lines = [_encode({"counts": counts, "seconds": seconds})]
+        lines = [_encode(asdict(head))]
         for passage, texts, of_passage in zip(passages, queries, kinds, strict=True):
             record = PassageQueries(
                 row=passage.row,
@@ -144,15 +158,23 @@ class QueryShards:
             for text in passage.queries:
                 yield passage.row, text
 
+    def first_refused(self) -> str:
+        """Return the first text that was written and is no query, "" if there is none."""
+        heads = (self._head(shard) for shard in range(self.count))
+        return next((head.first_refused for head in heads if head.first_refused), "")
+
     def totals(self) -> tuple[Counter[str], float]:
         """Return the counts and the seconds of all shards, summed."""
         counts: Counter[str] = Counter()
         seconds = 0.0
         for shard in range(self.count):
-            head = self._lines(shard)[0]
-            counts.update(head["counts"])
-            seconds += head["seconds"]
+            head = self._head(shard)
+            counts.update(head.counts)
+            seconds += head.seconds
         return counts, seconds
+
+    def _head(self, shard: int) -> ShardHead:
+        return ShardHead(**self._lines(shard)[0])
 
     def _lines(self, shard: int) -> list[Any]:
         path = self._file(shard)

@@ -92,6 +92,7 @@ def test_queries_with_answers_of_their_own_move_nothing(searcher):
     learned = LearnedVectors.learn(searcher.dense, judged(searcher, one_each))
     assert not learned.record.kept
     assert "moved nothing" in learned.record.describe()
+    assert (learned.record.moved, learned.record.documents) == (0, [])
     before = searcher.dense.embeddings
     learned.apply(searcher.dense)
     assert searcher.dense.embeddings is before
@@ -221,6 +222,31 @@ def test_the_interval_is_students():
     one_sided = stats.ttest_1samp(values, 0, alternative="greater").pvalue
     assert gain_confidence(values) == pytest.approx(1 - one_sided)
     assert gain_confidence(np.zeros(10)) == 0.5
+
+
+def test_nothing_that_was_not_kept_is_written(searcher, tmp_path):
+    LearnedVectors.learn(searcher.dense, judged(searcher, one_each)).save(tmp_path)
+    written = json.loads((tmp_path / "learned.json").read_text())
+    assert (written["kept"], written["moved"], written["documents"]) == (False, 0, [])
+    assert len(LearnedVectors.load(tmp_path).vectors) == 0
+
+
+@pytest.mark.parametrize(("missing", "said"), [(1, "1 other judged query has"), (3, "3 other")])
+def test_every_query_without_a_relevant_document_is_counted(missing, said, searcher):
+    """The first has none in the corpus, and the others have none at all."""
+    judgements = judged(searcher, by_topic)
+    queries = dict(judgements.queries)
+    for number in range(missing):
+        grades = {"d1": 0, "gone": 1} if number == 0 else {"d1": 0}
+        queries[f"bad{number}"] = JudgedQuery(grades=grades, text=f"query {number}")
+    texts = {id: query.text for id, query in queries.items()}
+    judgements = replace(judgements, queries=queries).of(texts, searcher.documents)
+    record = LearnedVectors.learn(searcher.dense, judgements).record
+    assert (record.queries, record.left_out) == (24, missing)
+    assert said in record.describe()
+    assert record.describe().endswith("no relevant document in the corpus")
+    everything = LearnedVectors.learn(searcher.dense, judged(searcher, by_topic)).record
+    assert "no relevant document" not in everything.describe()
 
 
 def test_too_few_queries_are_refused(searcher):

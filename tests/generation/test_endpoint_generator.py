@@ -12,7 +12,13 @@ from beir_cocodr.endpoints import Endpoint
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.endpoint_generator import EndpointGenerator
 from beir_cocodr.generation.generate import generate_queries
-from beir_cocodr.generation.generators import ENDPOINT, GENERATORS, build_generator, generator_kind
+from beir_cocodr.generation.generators import (
+    ENDPOINT,
+    GENERATORS,
+    Query,
+    build_generator,
+    generator_kind,
+)
 from beir_cocodr.generation.language_model import load_generator
 from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_messages, few_shot_prompt
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
@@ -65,6 +71,41 @@ def test_a_server_that_refuses_is_named_in_one_line():
     with serving(lambda asked: refused) as server:
         generator = EndpointGenerator(Endpoint.parse(f"{server.url}#m", once), GenerationOptions())
         with pytest.raises(ServerError, match=r"404.*no model m"):
+            generator.generate(PASSAGES, 0)
+
+
+def ended(text, reason, **more):
+    message = {"role": "assistant", "content": text, **more}
+    return {"choices": [{"message": message, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (ended("<think>\nA user\n</think>\n\nheat of pumps\nso", "stop"), Query("heat of pumps")),
+        (ended("A user asks\n</think>\nheat of pumps", "stop"), Query("heat of pumps")),
+        (ended("<think>\nA user", "length"), Query("", cut=True)),
+        (ended(None, "length", reasoning_content="A user"), Query("", cut=True)),
+        (ended("heat of pu", "length"), Query("heat of pu", cut=True)),
+        (ended("heat of pumps\nBec", "length"), Query("heat of pumps")),
+        (ended(None, "stop", refusal="I will not."), Query("")),
+        (ended("heat", "content_filter"), Query("")),
+    ],
+)
+def test_a_query_follows_thoughts_and_may_be_cut(answer, expected, caplog):
+    options = GenerationOptions(per_passage=2)
+    with serving(lambda asked: answer) as server:
+        generator = build_generator(f"{server.url}#m", None, options, None)
+        for _ in range(2):
+            assert generator.generate(PASSAGES[:1], 0).queries == [[expected, expected]]
+    warned = [message for message in caplog.messages if "raise --max-length" in message]
+    assert len(warned) == (expected == Query("", cut=True))
+
+
+def test_an_answer_without_text_is_refused():
+    with serving(lambda asked: ended(None, "stop")) as server:
+        generator = build_generator(f"{server.url}#m", None, GenerationOptions(), None)
+        with pytest.raises(ServerError, match="gave no text"):
             generator.generate(PASSAGES, 0)
 
 

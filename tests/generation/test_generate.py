@@ -31,7 +31,7 @@ from beir_cocodr.generation import query_selection
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.generation_record import GenerationRecord
 from beir_cocodr.generation.settings import GenerationOptions
-from beir_cocodr.generation.shards import QueryShards
+from beir_cocodr.generation.shards import QueryShards, ShardHead
 
 SMALL = GenerationOptions(passage_tokens=30, shard_documents=5)
 SAMPLED = GenerationOptions(
@@ -252,7 +252,7 @@ def test_a_shard_that_two_processes_write_at_once_is_sound_at_every_moment(tmp_p
     def write(first):
         for seconds in range(first, first + 100):
             QueryShards(tmp_path, 1, 1).write(
-                0, passages, [["query"]], [[]], {"generated": 1}, seconds
+                0, passages, [["query"]], [[]], ShardHead({"generated": 1}, seconds)
             )
 
     def read():

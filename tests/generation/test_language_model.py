@@ -123,6 +123,20 @@ def test_a_shard_is_the_same_whatever_came_before_and_no_other_shard_is(tiny_t5)
     assert load_generator(str(tiny_t5), other, "cpu").generate(PASSAGES, 3) != first
 
 
+@pytest.mark.parametrize(
+    ("written", "query"),
+    [("<think>A user?</think> heat of pumps", " heat of pumps"), ("<think>A user", "")],
+)
+def test_thoughts_are_no_part_of_a_query(tiny_gpt2, written, query):
+    """The output of the model is replaced; its tokens are bytes."""
+    options = GenerationOptions(per_passage=1, max_length=40)
+    generator = load_generator(str(tiny_gpt2), options, "cpu")
+    tokens = generator.tokenizer(written + "\n", return_tensors="pt")["input_ids"]
+    Watched(generator, lambda _, inputs: torch.cat([inputs["input_ids"], tokens], dim=1))
+    [[found]] = generator.generate(PASSAGES[:1], 0).queries
+    assert found == (query, False)
+
+
 @pytest.mark.parametrize("kinds", [None, "titles,claims"])
 def test_a_query_does_not_depend_on_the_passages_beside_its_own(kinds, tiny_gpt2, monkeypatch):
     """Three queries of two kinds ask for one of them twice, in different words."""

@@ -20,6 +20,7 @@ from beir_cocodr.data.passages import Passage
 from beir_cocodr.data.text import words
 from beir_cocodr.errors import InputError
 from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.generators import build_generator
 from beir_cocodr.generation.kept_queries import KeptGenerator
 from beir_cocodr.generation.language_model import load_generator
@@ -180,6 +181,23 @@ def test_lexical_queries_of_each_kind(beir_folder, tmp_path):
         build_generator("lexical", documents, GenerationOptions(query_kinds=ALL), None)
 
 
+def test_generated_and_kept_titles_are_counted_apart(tmp_path):
+    """Two of three titles are equal, and the first of them alone is kept."""
+    titles = ["hot wing", "hot wing", "cold jet"]
+    lines = [
+        json.dumps({"_id": f"d{i}", "title": title, "text": f"word{i} and more of it."})
+        for i, title in enumerate(titles)
+    ]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    options = GenerationOptions(query_kinds="titles,claims", per_passage=2, dedupe=True)
+    generate_queries(tmp_path / "c.jsonl", "lexical", tmp_path / "o", options)
+    counts = read_generation(tmp_path / "o").counts
+    assert (counts["generated_titles"], counts["titles"]) == (3, 2)
+    assert (counts["generated_sentences"], counts["claims"]) == (3, 3)
+    assert counts["generated"] == 6
+    assert counts["queries"] == 5
+
+
 def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
     """A corpus that has grown asks for what is new alone, also in another output."""
     caplog.set_level(logging.INFO)
@@ -216,6 +234,95 @@ def test_queries_are_kept_by_content_and_clean(tmp_path, caplog):
     assert "about 8 queries" in costs[0]
     assert "about 4 queries" in costs[1]
     assert "67% of the passages" in costs[1]
+
+
+def answered(text, reason="stop"):
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"message": message, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (answered(""), "6 passages gave 24 queries, none with any text; try longer documents"),
+        (
+            answered("What does this passage say about it?"),
+            "24 queries, none of use: 24 refused, with fewer than two words or a mention of the "
+            "passage, such as 'What does this passage say about it?'; name another generator",
+        ),
+        (
+            answered("<think>\nThe user", "length"),
+            "none of use: 24 that reached --max-length before any text; raise --max-length",
+        ),
+        (
+            answered("<think>\nThe user\n</think>\nheat", "length"),
+            "or a mention of the passage, such as 'heat'; name another generator",
+        ),
+        (answered(None, "length"), "raise --max-length"),
+    ],
+)
+def test_what_nobody_can_use_is_told_and_asked_for_again(answer, said, tmp_path):
+    """A server gives no query of any use, is repaired, and is asked for all of them again."""
+    lines = [json.dumps({"_id": f"d{i}", "text": f"word{i} and more"}) for i in range(6)]
+    (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
+    options = GenerationOptions(query_kinds=ALL, per_passage=4, shard_documents=2)
+    answers = [answer]
+    with serving(lambda asked: answers[0]) as server:
+        name = f"{server.url}#m"
+        with pytest.raises(InputError) as caught:
+            generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+        assert said in str(caught.value)
+        assert len(server.asked) == 24
+        answers[0] = answered("some words here")
+        record = generate_queries(tmp_path / "c.jsonl", name, tmp_path / "o", options)
+        assert len(server.asked) == 48
+        other = generate_queries(tmp_path / "c.jsonl", name, tmp_path / "p", options)
+        assert len(server.asked) == 48
+    assert record.counts["queries"] == other.counts["queries"] == 24
+    assert (record.counts["refused"], record.counts["passages_kept"]) == (0, 0)
+
+
+def test_what_no_query_can_be_made_of_is_told_by_reason(tmp_path):
+    """The kinds of a passage get answers that are of no use in different ways."""
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "a word"}) + "\n")
+    answers = {
+        "claim": answered(""),
+        "title": answered("This text"),
+        "keywords": answered("heat"),
+        "question": answered("<think>", "length"),
+    }
+
+    def answer(asked):
+        instruction = asked.content["messages"][0]["content"]
+        return next(said for word, said in answers.items() if word in instruction)
+
+    options = GenerationOptions(query_kinds=ALL, per_passage=4)
+    with serving(answer) as server, pytest.raises(InputError) as caught:
+        generate_queries(tmp_path / "c.jsonl", f"{server.url}#m", tmp_path / "o", options)
+    assert (
+        "2 refused, with fewer than two words or a mention of the passage, such as 'heat', 1 that "
+        "reached --max-length before any text, 1 without text; raise --max-length"
+    ) in str(caught.value)
+
+
+def test_queries_that_were_kept_with_thoughts_in_them_are_not_taken(tmp_path):
+    """Keep what was read from a reasoning model's answers before thoughts were left out."""
+    options = GenerationOptions(query_kinds="claims", per_passage=1)
+    with serving(lambda asked: answered("<think>\nwhy\n</think>\nheat of pumps")) as server:
+        inner = build_generator(f"{server.url}#m", None, options, None)
+        writer = KeptGenerator(inner, options)
+        before = KeptGenerator(inner, options)
+        identity = inner.describe()
+        del identity["answers"]
+        settings = options.generation()
+        for name in ("shard_documents", "max_passages", "batch_size", "tokenizer"):
+            del settings[name]
+        before._cache = TextCache("questions", {"generator": identity, "options": settings})
+        for passage in PASSAGES:
+            before._cache.put(before._key(passage), json.dumps([["the user wants a claim", False]]))
+        assert all(map(before.knows, PASSAGES))
+        queries = writer.generate(PASSAGES, 0).queries
+    assert queries == [[("heat of pumps", False)]] * len(PASSAGES)
 
 
 @pytest.mark.parametrize("per_passage", [1, 4, 5])

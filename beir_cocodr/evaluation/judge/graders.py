@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from beir_cocodr import load_object
 from beir_cocodr.endpoints import Endpoint, in_parallel
 from beir_cocodr.errors import InputError, kind_of
-from beir_cocodr.http_requests import HttpOptions, ServerError
+from beir_cocodr.http_requests import HttpOptions
 
 #: Begins the name of a judge that transformers loads.
 LOCAL = "hf:"
@@ -19,10 +19,6 @@ _HTTP = HttpOptions(timeout=180.0, retries=4, backoff=1.0, concurrency=8)
 
 # Room for what a reasoning model writes before its grade.
 _MOST_ANSWER_TOKENS = 1_024
-
-# Endings of an answer that is none: too long, or held back by the server.
-_CUT_OFF = "length"
-_FILTERED = "content_filter"
 
 # Characters of a token of English text, on average.
 _CHARACTERS_A_TOKEN = 4
@@ -90,42 +86,19 @@ class EndpointGrader:
         yield from enumerate(in_parallel(self._ask, prompts, concurrency))
 
     def _ask(self, prompt: str) -> Reply:
-        content: dict[str, object] = {
-            "messages": [{"role": "user", "content": prompt}],
-            "temperature": 0,
-            "max_tokens": _MOST_ANSWER_TOKENS,
-        }
-        answer = self.endpoint.ask("chat/completions", content)
-        try:
-            choice = answer["choices"][0]
-            message = choice["message"]
-            text = message.get("content")
-            refusal = message.get("refusal")
-            ending = choice.get("finish_reason")
-        except (KeyError, IndexError, TypeError, AttributeError):
-            raise ServerError(
-                f"{self.name} gave no message (choices and message in the answer); name a server "
-                "with OpenAI's /v1/chat/completions"
-            ) from None
-        if ending == _CUT_OFF:
-            return Reply(str(text or ""), self._tokens(answer, prompt), is_cut_off=True)
-        if refusal or ending == _FILTERED or not isinstance(text, str):
-            return Reply(
-                str(refusal or text or ""),
-                self._tokens(answer, prompt),
-                True,
-            )
-        return Reply(text, self._tokens(answer, prompt))
-
-    def _tokens(self, answer: dict[str, Any], prompt: str) -> int:
-        """Return the tokens that the server counted, or an estimate where it counted none."""
-        usage = answer.get("usage")
-        total = None
-        if isinstance(usage, dict):
-            total = usage.get("total_tokens")
-        if isinstance(total, int):
-            return total
-        return self.count_tokens([prompt])
+        answer = self.endpoint.chat(
+            [{"role": "user", "content": prompt}],
+            temperature=0,
+            max_tokens=_MOST_ANSWER_TOKENS,
+        )
+        tokens = answer.tokens
+        if tokens is None:
+            tokens = self.count_tokens([prompt])
+        text = answer.text or ""
+        if answer.is_cut_off:
+            return Reply(text, tokens, is_cut_off=True)
+        is_refused = answer.is_refused or answer.text is None
+        return Reply(answer.refusal or text, tokens, is_refused)
 
 
 def load_grader(judge: object, device: str | None = None) -> Grader:

@@ -7,10 +7,10 @@ References:
 
 import re
 
-from beir_cocodr.data.text import TextFormat
+from beir_cocodr.data.text import TextFormat, without_thoughts
 
 #: The version of prompt, scale and parser; grades of another version are not mixed with these.
-PROMPT_VERSION = "umbrela-2"
+PROMPT_VERSION = "umbrela-3"
 
 #: BibTeX key of the method.
 CITATION = "upadhyay2024umbrela"
@@ -58,9 +58,6 @@ _STATED = re.compile(
 )
 _ALONE = re.compile(r"(?:\W*[^\w-])?(?P<grade>[0-9]+)\W*")
 
-# What reasoning models write before they answer; a thought that was cut off is no answer.
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-
 _REFUSAL = re.compile(
     r"\b(i'?m sorry|i am sorry|i apologi[sz]e|i can(?:'|no)?t|i cannot|i'?m unable|as an ai)\b",
     re.IGNORECASE,
@@ -86,7 +83,7 @@ def document_text(document: dict[str, str]) -> tuple[str, bool]:
 
 def parse_grade(answer: str) -> int | None:
     """Return the grade that an answer states last; None if it states none from 0 to 3."""
-    text = _THOUGHT.sub("", answer).replace("’", "'")
+    text = without_thoughts(answer).replace("’", "'")
     stated = list(_STATED.finditer(text))
     match = stated[-1] if stated else _ALONE.fullmatch(text)
     if match is None:

@@ -168,7 +168,10 @@ def _questions(
     generator: Generator,
     cache: TextCache,
 ) -> Iterator[tuple[Passage, str]]:
-    """Yield the passages with their questions, which are written some at a time and kept."""
+    """Yield the passages with their questions, which are written some at a time and kept.
+
+    One without text is not kept: a server may answer the next time.
+    """
     waiting = iter(passages)
     while batch := list(islice(waiting, _BATCH)):
         missing = [passage for passage in batch if cache.get(passage.text) is None]
@@ -176,6 +179,7 @@ def _questions(
             generated = generator.generate(missing, _ANY_SHARD)
             cleaned, _ = clean_queries(generated.queries, _MOST_TOKENS)
             for passage, texts in zip(missing, cleaned, strict=True):
-                cache.put(passage.text, texts[0])
+                if texts[0]:
+                    cache.put(passage.text, texts[0])
         for passage in batch:
             yield passage, cache.get(passage.text) or ""

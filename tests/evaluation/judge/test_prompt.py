@@ -22,6 +22,7 @@ from beir_cocodr.evaluation.judge.prompt import (
         ("Grade: 2/3", 2),
         ("Grade 0 would be wrong here, as it answers.\nGrade: 3", 3),
         ("<think>Perhaps Grade: 0? No.</think>Grade: 3", 3),
+        ("Perhaps Grade: 0? No.</think>3", 3),
         ("Grade-1", 1),
         ("- 1", 1),
     ],

@@ -114,6 +114,16 @@ def test_what_is_no_question_is_left_out_and_counted(documents, cache):
         assert {*words(text)} <= {*words(document["title"] + " " + document["text"])}
 
 
+def test_a_server_that_said_nothing_is_asked_again(documents, cache):
+    answers = [""]
+    with serving(lambda asked: said(answers[0])) as server:
+        options = QuestionOptions(f"{server.url}#m", 15)
+        assert write_questions(documents, options, 3, nothing_is_known).texts == []
+        answers[0] = "why is the wing hot"
+        assert write_questions(documents, options, 3, nothing_is_known).texts == [answers[0]]
+        assert len(server.asked) == 30
+
+
 @pytest.mark.parametrize(
     ("written", "question"),
     [
