@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beir_cocodr.data.collection import load_collection
@@ -115,6 +115,7 @@ beginnings = st.text(st.sampled_from("'=+-@ \t\"a"), max_size=4)
 texts = st.builds("".join, st.tuples(beginnings, st.text(st.characters(codec="utf-8"))))
 
 
+@settings(deadline=None)
 @given(texts, texts)
 @example("-dash query blood cells", "'@home")
 @example("'", "''=1")
