@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self, TypeVar
@@ -188,6 +188,52 @@ def _wait(retry_after: str | None) -> float | None:
     return float(retry_after) if retry_after is not None and retry_after.isdecimal() else None
 
 
+def as_answered(
+    ask: Callable[[Given], Answer],
+    items: Iterable[Given],
+    concurrency: int,
+) -> Iterator[tuple[int, Answer]]:
+    """Yield the number of each item with its answer as it comes, asking for several at a time.
+
+    The first failure ends the work: requests that were not sent yet are not sent. It is raised
+    after all that were sent have ended, and after their answers were yielded.
+
+    Args:
+        ask: Answers one item.
+        items: The items, which are counted from 0.
+        concurrency: Items at a time; at most twice as many are sent and not yet yielded.
+    """
+    pool = ThreadPoolExecutor(concurrency)
+    waiting = enumerate(items)
+    numbers: dict[Future[Answer], int] = {}
+    failure: BaseException | None = None
+
+    def submit(count: int) -> None:
+        for number, item in islice(waiting, count):
+            numbers[pool.submit(ask, item)] = number
+
+    try:
+        submit(2 * concurrency)
+        while numbers:
+            ended, _ = wait(numbers, return_when=FIRST_COMPLETED)
+            for future in ended:
+                number = numbers.pop(future)
+                error = future.exception()
+                if error is None:
+                    yield number, future.result()
+                elif failure is None:
+                    failure = error
+            if failure is None:
+                submit(2 * concurrency - len(numbers))
+            else:
+                # A request that cannot be cancelled is on its way.
+                numbers = {sent: number for sent, number in numbers.items() if not sent.cancel()}
+        if failure is not None:
+            raise failure
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def in_parallel(
     ask: Callable[[Given], Answer],
     items: Iterable[Given],
@@ -202,15 +248,13 @@ def in_parallel(
         items: The items.
         concurrency: Items at a time.
     """
-    pool = ThreadPoolExecutor(concurrency)
-    waiting = iter(items)
-    try:
-        futures = [pool.submit(ask, item) for item in islice(waiting, 2 * concurrency)]
-        while futures:
-            yield futures.pop(0).result()
-            futures += [pool.submit(ask, item) for item in islice(waiting, 1)]
-    finally:
-        pool.shutdown(cancel_futures=True)
+    answers: dict[int, Answer] = {}
+    due = 0
+    for number, answer in as_answered(ask, items, concurrency):
+        answers[number] = answer
+        while due in answers:
+            yield answers.pop(due)
+            due += 1
 
 
 @dataclass(frozen=True)

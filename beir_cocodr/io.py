@@ -44,6 +44,9 @@ Keywords = dict[str, Any]
 
 _LOCK = ".lock"
 
+# What a spreadsheet takes for a formula, also behind apostrophes.
+_FORMULA = re.compile(r"'*[=+\-@]")
+
 # A writer in the cache that is not older than this may still be alive.
 _LEFT_OVER_SECONDS = 86_400
 
@@ -164,13 +167,22 @@ def write_qrels(
 def text_cell(text: str) -> str:
     """Return a text as a cell of a table that no spreadsheet takes for a formula.
 
-    Tabs and line ends become spaces, and what begins with = + - @ gets an apostrophe. Ids need no
-    such change: they are written as they are, because runs and qrels refer to them.
+    Tabs and line ends become spaces, and what begins with = + - @ gets an apostrophe, which
+    :func:`cell_text` removes. So does a text that has apostrophes before such a sign, so that it is
+    read back with as many. Ids need no such change: they are written as they are, because runs and
+    qrels refer to them.
     """
     line = " ".join(text.split())
-    if line.startswith(("=", "+", "-", "@")):
+    if _FORMULA.match(line):
         return f"'{line}"
     return line
+
+
+def cell_text(cell: str) -> str:
+    """Return the text of a cell that :func:`text_cell` wrote."""
+    if cell.startswith("'") and _FORMULA.match(cell):
+        return cell[1:]
+    return cell
 
 
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from beir_cocodr.endpoints import KEY_VARIABLE, ChatAnswer, Endpoint, fetch_json, in_parallel
+from beir_cocodr.endpoints import (
+    KEY_VARIABLE,
+    ChatAnswer,
+    Endpoint,
+    as_answered,
+    fetch_json,
+    in_parallel,
+)
 from beir_cocodr.errors import InputError
 from beir_cocodr.http_requests import HttpOptions, HttpRequest, ServerError, check_url
 from tests.http_servers import Asked, Reply, serving
@@ -225,3 +232,62 @@ def test_the_first_failure_ends_the_requests():
     with pytest.raises(ServerError, match="down"):
         list(in_parallel(fail, range(1_000), 2))
     assert len(asked) < 10
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 40])
+def test_answers_come_with_the_numbers_of_their_items(concurrency):
+    answers = list(as_answered(lambda text: text.upper(), "abcdefghij", concurrency))
+    assert sorted(answers) == list(enumerate("ABCDEFGHIJ"))
+    assert list(as_answered(str, [], concurrency)) == []
+
+
+def test_a_slow_request_holds_no_answer_back():
+    others_have_come = threading.Event()
+
+    def wait(number: int) -> int:
+        if number == 0:
+            assert others_have_come.wait(5)
+        return number
+
+    come = []
+    for number, _ in as_answered(wait, range(20), 2):
+        come.append(number)
+        if len(come) == 19:
+            others_have_come.set()
+    assert come[-1] == 0
+    assert sorted(come) == list(range(20))
+
+
+def test_what_was_answered_before_and_after_a_failure_is_yielded_before_it_is_raised():
+    has_failed = threading.Event()
+    answered = []
+
+    def ask(number: int) -> int:
+        if number == 3:
+            has_failed.set()
+            raise ServerError("down")
+        if number == 0:
+            assert has_failed.wait(5)
+            time.sleep(0.1)
+        answered.append(number)
+        return number
+
+    come = []
+
+    def collect() -> None:
+        for number, _ in as_answered(ask, range(1_000), 2):
+            come.append(number)
+
+    with pytest.raises(ServerError, match="down"):
+        collect()
+    assert sorted(come) == sorted(answered)
+    assert {0, 1, 2} <= set(come)
+    assert len(come) < 10
+
+
+def test_no_request_is_sent_once_nobody_wants_its_answer():
+    asked = []
+    answers = as_answered(asked.append, range(1_000), 2)
+    next(answers)
+    answers.close()
+    assert 1 <= len(asked) < 10

@@ -25,6 +25,7 @@ from beir_cocodr.io import (
     atomic_path,
     atomic_writer,
     cache_folder,
+    cell_text,
     check_nesting,
     content_sha256,
     draft_folder,
@@ -345,6 +346,11 @@ def test_the_levels_of_json_are_counted(opened):
 def test_no_text_of_a_table_is_a_formula():
     for text in ("=1+1", "+1", "-1", "@sum", "\t=1", " =1"):
         assert text_cell(text) == "'" + text.strip()
+        assert cell_text(text_cell(text)) == text.strip()
+    for text in ("'", "'quoted'", "''", "a = 'b'"):
+        assert text_cell(text) == cell_text(text) == text
+    assert text_cell("'=1") == "''=1"
+    assert cell_text("''=1") == "'=1"
     assert text_cell("a\tb\nc = d") == "a b c = d"
 
 

@@ -416,6 +416,13 @@ def test_an_encoder_names_settings_of_a_wrong_type(tiny_cosine, setting, message
             "returned document 'elsewhere' for query 'q1', which is not in the",
         ),
         ({"q1": {"sort": float("nan")}}, "returned document 'sort' for query 'q1', the score nan"),
+        ({"q1": {"sort": 1e39}}, r"returned document 'sort' for query 'q1', the score 1e\+39"),
+        ({"q1": {"sort": None}}, "returned document 'sort' for query 'q1', the score None"),
+        ({"q1": {"sort": [1.0]}}, r"returned document 'sort' for query 'q1', the score \[1\.0\]"),
+        (
+            {"q1": {"histogram": 1.0, "sort": "high"}},
+            "returned document 'sort' for query 'q1', the score 'high'; return documents of the",
+        ),
     ],
 )
 def test_what_a_retriever_must_not_return_is_named(returned, message):
@@ -425,6 +432,8 @@ def test_what_a_retriever_must_not_return_is_named(returned, message):
 
     with pytest.raises(InputError, match=rf"Wrong\.search {message}"):
         evaluate(Wrong(), TRIPLE)
+    with pytest.raises(InputError, match=rf"Wrong\.search {message}"):
+        compare({"wrong": Wrong(), "bm25": "bm25"}, TRIPLE)
 
 
 def test_measures_are_those_of_ir_measures(model):

@@ -27,6 +27,7 @@ from beir_cocodr.data.judgement_log import (
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import (
     atomic_writer,
+    cell_text,
     text_cell,
 )
 
@@ -76,7 +77,8 @@ def write_annotation_candidates(
 ) -> None:
     """Write pairs to judge as TSV with a header.
 
-    Ids are written as they are, texts by :func:`~beir_cocodr.io.text_cell`.
+    Ids are written as they are, texts by :func:`~beir_cocodr.io.text_cell`; :func:`load_judgements`
+    reads the same texts, but for white space.
     """
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")
@@ -363,6 +365,8 @@ def _table_fields(
 ) -> dict[str, object]:
     """Return the fields of a pair from the cells of its line; an empty cell leaves a default."""
     values = {name: cell.strip() for name, cell in cells.items() if name in COLUMNS}
+    for name in ("query", "document"):
+        values[name] = cell_text(values.get(name, ""))
     judgement = checker.judgement(
         line,
         values["query_id"],

@@ -7,7 +7,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Floats, Ints
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.errors import InputError, kind_of
+from beir_cocodr.errors import InputError, kind_of, quoted
 from beir_cocodr.models.encoding_methods import EncodingMethods
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
@@ -88,7 +88,7 @@ class RetrieverRanker:
 
         Raises:
             InputError: If the retriever does not return query id to {document id: score}, returns
-                an unknown document, or a score that is not finite.
+                an unknown document, or a score that is not a finite number.
         """
         candidates = self._rows(self.answers(queries, top_k))
         return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
@@ -98,7 +98,7 @@ class RetrieverRanker:
 
         Raises:
             InputError: If the retriever does not return query id to {document id: score}, or a
-                score is not finite.
+                score is not a finite number.
         """
         run = self.retriever.search(dict(queries), top_k)
         if not isinstance(run, dict):
@@ -114,11 +114,13 @@ class RetrieverRanker:
                     f"{self._name}.search returned {kind_of(hits)} for query {query!r}; "
                     "return {document id: score}"
                 )
-            scores = np.array(list(hits.values()), np.float32).tolist()
-            for document, score in zip(hits, scores, strict=True):
-                if not np.isfinite(score):
-                    raise self._wrong(document, query, f"the score {score}")
-            answers[query] = dict(zip(hits, scores, strict=True))
+            scores = {}
+            for document, score in hits.items():
+                number = _finite_number(score)
+                if number is None:
+                    raise self._wrong(document, query, f"the score {quoted(score)}")
+                scores[document] = number
+            answers[query] = scores
         return answers
 
     def _rows(self, answers: dict[str, dict[str, float]]) -> Iterator[tuple[Ints, Floats]]:
@@ -143,3 +145,15 @@ class RetrieverRanker:
     def describe(self) -> Json:
         """Return the class of the retriever."""
         return {"model": self._name}
+
+
+def _finite_number(score: object) -> float | None:
+    """Return a score in the precision of float32; None if it is not a finite number."""
+    try:
+        with np.errstate(over="ignore"):
+            number = np.array(score, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if number.shape != () or not np.isfinite(number):
+        return None
+    return float(number)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.http_settings import (
     HttpSettings,
-    count_without,
     has_lists,
+    results_at,
     steps_of,
-    values_at,
 )
 from beir_cocodr.retrieval.ranking import Ranking
 
@@ -50,7 +49,7 @@ class Answer:
         scores: Their scores; ranks count where the engine has none.
         repeated: Results with the id of an earlier one, such as further passages of a document.
         is_readable: False if the answer lacks the list that the path of the ids names.
-        without_id: Results that lack the id itself.
+        without_id: Results that lack the id itself, or have null there.
     """
 
     ids: list[str]
@@ -58,6 +57,11 @@ class Answer:
     repeated: int = 0
     is_readable: bool = True
     without_id: int = 0
+
+    @property
+    def has_form(self) -> bool:
+        """Return whether it has what the path of the ids names, or could have it for no query."""
+        return self.is_readable and (bool(self.ids) or not self.without_id)
 
 
 class HttpSearch:
@@ -160,7 +164,8 @@ class HttpSearch:
     def _ask(self, request: HttpRequest) -> Answer:
         content = fetch_json(request, self.settings.options)
         answer = self._read(content, request)
-        if self.settings.keep_minutes:
+        # An answer of another form may be refused, and is asked for again.
+        if self.settings.keep_minutes and answer.has_form:
             path = self._path(request)
             with filling_cache(path.parent):
                 write_text(path, json.dumps(vars(answer)))
@@ -196,23 +201,19 @@ class HttpSearch:
         return Answer(**json.loads(content))
 
     def _read(self, content: object, request: HttpRequest) -> Answer:
-        """Return the documents in the JSON of an answer."""
+        """Return the documents in the JSON of an answer; results without an id are left out."""
         steps = steps_of(self.settings.ids)
-        ids = list(values_at(content, steps))
-        if not all(isinstance(id, str | int) for id in ids):
-            raise ServerError(
-                f"{self.name}: {self.settings.ids} contains {request.hide(repr(ids[0]))}, which is "
-                "not an id; correct the path of the ids"
-            )
-        without_id = count_without(content, steps)
-        if without_id and not ids:
-            raise ServerError(
-                f"{self.name}: none of {without_id} results of an answer has {self.settings.ids}; "
-                "correct the path of the ids"
-            )
+        results = results_at(content, steps)
+        ids = [id for id in results if id is not None]
+        for id in ids:
+            if not isinstance(id, str | int):
+                raise ServerError(
+                    f"{self.name}: {self.settings.ids} contains {request.hide(repr(id))}, which is "
+                    "not an id; correct the path of the ids"
+                )
         scores: list[float] = [-float(rank) for rank in range(len(ids))]
         if self.settings.scores:
-            scores = self._scores(content, len(ids), request)
+            scores = self._scores(content, results, request)
         best: dict[str, float] = {}
         for id, score in zip(ids, scores, strict=True):
             best[str(id)] = max(score, best.get(str(id), -math.inf))
@@ -220,33 +221,44 @@ class HttpSearch:
             ids=list(best),
             scores=list(best.values()),
             repeated=len(ids) - len(best),
-            without_id=without_id,
+            without_id=len(results) - len(ids),
             is_readable=has_lists(content, steps),
         )
 
     def _scores(
         self,
         content: object,
-        documents: int,
+        results: Sequence[object],
         request: HttpRequest,
     ) -> list[float]:
-        """Return the scores in the JSON of an answer, one for each document."""
-        values: list[Any] = list(values_at(content, steps_of(self.settings.scores)))
-        if len(values) != documents:
+        """Return the scores in the JSON of an answer, one for each result that has an id.
+
+        Args:
+            content: The JSON.
+            results: The id of each result, None where it lacks one.
+            request: The request, whose secrets no message may show.
+        """
+        way_out = "correct the path, or leave scores out to keep the order of the answer"
+        values: Sequence[object] = results_at(content, steps_of(self.settings.scores))
+        ids = results
+        if len(values) == len(results):
+            pairs = zip(results, values, strict=True)
+            values = [value for id, value in pairs if id is not None and value is not None]
+            ids = [id for id in results if id is not None]
+        if len(values) != len(ids):
             raise ServerError(
-                f"{self.name}: {documents} ids and {len(values)} scores at {self.settings.scores}; "
-                "correct the path, or leave scores out to keep the order of the answer"
+                f"{self.name}: {len(ids)} ids and {len(values)} scores at "
+                f"{self.settings.scores}; {way_out}"
             )
-        try:
-            scores = [float(value) for value in values]
-        except (TypeError, ValueError):
-            scores = [math.nan]
-        if not all(map(math.isfinite, scores)):
-            quoted = request.hide(repr(values))
-            raise ServerError(
-                f"{self.name}: {self.settings.scores} contains no numbers ({quoted}); correct the "
-                "path, or leave scores out to keep the order of the answer"
-            )
+        scores = []
+        for value in values:
+            score = _number(value)
+            if not math.isfinite(score):
+                raise ServerError(
+                    f"{self.name}: {self.settings.scores} contains {request.hide(repr(value))}, "
+                    f"which is not a finite number; {way_out}"
+                )
+            scores.append(score)
         return scores
 
     def _check_form(self, answers: Sequence[Answer]) -> None:
@@ -255,10 +267,17 @@ class HttpSearch:
         Raises:
             ServerError: None has.
         """
+        way_out = "correct the path of the ids"
         if answers and not any(answer.is_readable for answer in answers):
             raise ServerError(
                 f"{self.name}: no answer to {len(answers)} queries has {self.settings.ids}; "
-                "correct the path of the ids"
+                f"{way_out}"
+            )
+        without_id = sum(answer.without_id for answer in answers)
+        if without_id and not any(answer.ids for answer in answers):
+            raise ServerError(
+                f"{self.name}: none of {without_id} results for {len(answers)} queries has "
+                f"{self.settings.ids}; {way_out}"
             )
 
     def _known(self, answer: Answer, unknown: dict[str, None]) -> tuple[Ints, Floats]:
@@ -320,3 +339,13 @@ class HttpSearch:
     def describe(self) -> Json:
         """Return the settings, and what the last answers lacked."""
         return {"model": "http", **self.settings.describe(), **self._missed}
+
+
+def _number(value: object) -> float:
+    """Return a number, also one that is written as text; NaN for anything else."""
+    if not isinstance(value, str | int | float):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan

@@ -226,34 +226,55 @@ def steps_of(path: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def values_at(answer: object, steps: list[str]) -> Iterator[object]:
-    """Yield what an answer holds at a path; nothing where it lacks a key."""
+def values_at(
+    answer: object,
+    steps: list[str],
+    *,
+    gaps: bool = False,
+) -> Iterator[object]:
+    """Yield what an answer holds at a path.
+
+    Args:
+        answer: The JSON.
+        steps: The steps of the path.
+        gaps: Yield None where a key or a list is lacking; by default nothing is yielded there.
+    """
     if not steps:
         yield answer
         return
     first, *others = steps
-    if first == _EACH:
-        for element in answer if isinstance(answer, list) else ():
-            yield from values_at(element, others)
+    parts: list[object] = []
+    if first == _EACH and isinstance(answer, list):
+        parts = answer
     elif isinstance(answer, dict) and first in answer:
-        yield from values_at(answer[first], others)
+        parts = [answer[first]]
     elif isinstance(answer, list) and first.isdecimal() and int(first) < len(answer):
-        yield from values_at(answer[int(first)], others)
+        parts = [answer[int(first)]]
+    elif gaps:
+        yield None
+    for part in parts:
+        yield from values_at(part, others, gaps=gaps)
+
+
+def results_at(answer: object, steps: list[str]) -> list[object]:
+    """Return what the results of an answer hold at a path, None where they lack it.
+
+    The results are the elements of the path's first list. Two paths that differ only within the
+    results return equally many values, in the same order.
+    """
+    start = len(steps)
+    if _EACH in steps:
+        start = steps.index(_EACH) + 1
+    values: list[object] = []
+    for result in values_at(answer, steps[:start]):
+        values += values_at(result, steps[start:], gaps=True)
+    return values
 
 
 def has_lists(answer: object, steps: list[str]) -> bool:
     """Return true if an answer has the first list of a path, be it empty."""
     before = steps[: steps.index(_EACH)] if _EACH in steps else steps
     return any(isinstance(value, list) or before == steps for value in values_at(answer, before))
-
-
-def count_without(answer: object, steps: list[str]) -> int:
-    """Return how many elements of the first list of a path lack what follows in the path."""
-    if _EACH not in steps:
-        return 0
-    first = steps.index(_EACH)
-    elements = values_at(answer, steps[: first + 1])
-    return sum(not any(True for _ in values_at(one, steps[first + 1 :])) for one in elements)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class Session:
         options: how models search.
         samples: crops and generated queries of the verdict.
         keep_queries: keep the queries that are asked in the folder; ten or more of them count as
-            real queries in the verdict.
+            real queries in the verdict, which is renewed as :meth:`search` says.
 
     Raises:
         InputError: the dataset does not exist, a model cannot be searched with, or the folder is of
@@ -235,6 +235,9 @@ class Session:
     def search(self, model: str, query: str, kind: str = "", folder: str = "") -> Json:
         """Return a model's ten best documents for a typed query, None until the model is ready.
 
+        Where queries are kept, the models are compared anew at the tenth one, and whenever the
+        number of queries has doubled since.
+
         Args:
             model: the model's name.
             query: the query.
@@ -250,6 +253,8 @@ class Session:
         _check_query(query)
         if self.asked is not None:
             self.asked.add(query)
+            if self.comparison.has_asked_many():
+                self._changed.set()
         if column.searcher is None:
             return {"model": column.describe(), "hits": None}
         with self._searching:
@@ -462,7 +467,7 @@ class Session:
         return [*words, "--judgements", str(self.judged.file)]
 
     def _work(self) -> None:
-        """Load the models, then compare them whenever something was judged."""
+        """Load the models, then compare them whenever something was judged or much was asked."""
         self.places.count()
         with suppress(_Stopped):
             for column in self.columns.values():

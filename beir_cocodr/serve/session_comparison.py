@@ -68,7 +68,7 @@ class SessionComparison:
         self._temporary = TemporaryFolder()
         self._gatherer: Gatherer | None = None
         self._own: dict[str, str] = {}  # the collection's own queries, once they are read
-        self._matched = 0  # asked queries that the crops are as long as
+        self._matched = 0  # asked queries when the searches were begun; crops are as long as these
         self._preparing = threading.Lock()
         self._comparing = threading.Lock()
 
@@ -80,10 +80,7 @@ class SessionComparison:
     def update(self, models: Sequence[str]) -> str:
         """Compare the models that are ready, and return what went wrong, "" if nothing did."""
         try:
-            if self._has_asked_many():
-                self._gatherer = None
-            self.prepare(models, self._temporary.path)
-            self._compare()
+            self._compare(self.prepare(models, self._temporary.path))
         except InputError as error:
             return str(error)
         except Exception as error:
@@ -93,10 +90,7 @@ class SessionComparison:
 
     def write(self, models: Sequence[str], output: Path) -> None:
         """Compare the models with all queries that were asked, and write the record to a folder."""
-        if self._matched != self._asked_count():
-            self._gatherer = None
-            self.prepare(models, self._temporary.path)
-        self._compare(output)
+        self._compare(self.prepare(models, self._temporary.path, all_asked=True), output)
 
     def pairs(self) -> Iterator[tuple[Asked, str]]:
         """Yield the drawn pairs that nobody has judged."""
@@ -117,6 +111,19 @@ class SessionComparison:
         """Remove the temporary files of the searches."""
         self._temporary.remove()
 
+    def has_asked_many(self) -> bool:
+        """Return whether enough queries were asked that the models are compared with them.
+
+        That is so once ten were asked, as fewer do not count, and again whenever their number has
+        doubled since the searches were begun. A comparison takes a while, and so it is not done for
+        each query.
+        """
+        from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
+
+        if self._matched < FEWEST_QUERIES:
+            return self._asked_count() >= FEWEST_QUERIES
+        return self._asked_count() >= 2 * self._matched
+
     def _asked_count(self) -> int:
         """Return how many queries were asked that are none of the collection's own."""
         if self.asked is None or not self.asked.queries:
@@ -124,23 +131,25 @@ class SessionComparison:
         asked = dict(self.asked.queries)  # searches in other threads add to it
         return len(without_texts_of(self._own, asked))
 
-    def _has_asked_many(self) -> bool:
-        """Return whether so many queries were asked that the crops are drawn again.
+    def prepare(
+        self,
+        models: Sequence[str],
+        folder: Path,
+        *,
+        all_asked: bool = False,
+    ) -> Gatherer | None:
+        """Return the searches that do not depend on judgements, and do them if needed.
 
-        That takes a while, and so it is not done for each query.
-        """
-        from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
-
-        return self._asked_count() >= max(FEWEST_QUERIES, 2 * self._matched)
-
-    def prepare(self, models: Sequence[str], folder: Path) -> None:
-        """Do the searches that do not depend on judgements, unless they are done already.
-
+        They are done where there are none yet, and again where many more queries were asked.
         Encoders are loaded again for them, because the page searches at the same time.
 
         Args:
             models: names of the models that are ready; fewer than two are not compared.
             folder: a folder for temporary files.
+            all_asked: do them again for a single further query.
+
+        Returns:
+            The searches; None if there are fewer than two models.
         """
         # Importing scipy takes seconds, for which answers must not wait.
         from beir_cocodr.evaluation.compare import with_asked
@@ -148,12 +157,19 @@ class SessionComparison:
         from beir_cocodr.evaluation.runs import identical_ids
 
         with self._preparing:
-            if self._gatherer is not None or len(models) < 2:
-                return
+            asked = self._asked_count()
+            if self.has_asked_many() or (all_asked and asked != self._matched):
+                self._gatherer = None
+            if self._gatherer is not None:
+                return self._gatherer
+            # Set before anything can fail, so that not every further query tries again.
+            self._matched = asked
+            if len(models) < 2:
+                return None
             collection = load_collection(self.dataset, labels="optional")
             self._own = collection.queries
-            asked = self._asked_count()
-            if asked:
+            self._matched = self._asked_count()  # without the collection's, which are known now
+            if self._matched:
                 collection = with_asked(collection, self._compare_options())
             # A folder of its own, so that the next attempt does not meet the files of a failed one.
             own_folder = Path(mkdtemp(dir=folder))
@@ -164,7 +180,7 @@ class SessionComparison:
                 drop_identical_ids=identical_ids(self.dataset) == "drop",
                 collection=collection,
             )
-            self._matched = asked
+            return self._gatherer
 
     def _compare_options(self) -> CompareOptions:
         """Return the options by which ``compare`` reaches the same verdict."""
@@ -178,11 +194,10 @@ class SessionComparison:
             asked=self.asked.file if self.asked is not None and self.asked.queries else None,
         )
 
-    def _compare(self, output: Path | None = None) -> None:
+    def _compare(self, gatherer: Gatherer | None, output: Path | None = None) -> None:
         """Compare the prepared models, and write the record to a folder if one is given."""
         from beir_cocodr.evaluation.compare import ComparisonTask, compare_collection
 
-        gatherer = self._gatherer
         if gatherer is None:
             raise InputError("a verdict needs two models that are ready")
         with self._comparing:

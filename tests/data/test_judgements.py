@@ -6,8 +6,12 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgement_log import log_judgement, typed_id
@@ -104,7 +108,28 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path):
     assert (query.grades, query.probability) == ({"d1": 1, "d2": 0}, 0.25)
     assert query.probabilities == {"d1": 0.5, "d2": 0.5}
     assert found.drawn
-    assert found.rows[0] == replace(PAIR, query="'=a query", document="a text")
+    assert found.rows[0] == replace(PAIR, document="a text")
+
+
+beginnings = st.text(st.sampled_from("'=+-@ \t\"a"), max_size=4)
+texts = st.builds("".join, st.tuples(beginnings, st.text(st.characters(codec="utf-8"))))
+
+
+@settings(deadline=None)
+@given(texts, texts)
+@example("-dash query blood cells", "'@home")
+@example("'", "''=1")
+def test_the_texts_of_a_table_are_read_as_they_were_written(query, document):
+    """But for white space; a spreadsheet sees no text that begins as a formula does."""
+    with TemporaryDirectory() as folder:
+        table = Path(folder) / "labels_wanted.tsv"
+        write_annotation_candidates(table, [replace(PAIR, query=query, document=document)])
+        header, cells = [line.split("\t") for line in table.read_text("utf-8").splitlines()]
+        found = load_judgements(table)
+    for name, text in (("query", query), ("document", document)):
+        assert not cells[header.index(name)].startswith(("=", "+", "-", "@"))
+        assert getattr(found.rows[0], name) == " ".join(text.split())
+    assert found.queries["q1"].text == " ".join(query.split())
 
 
 def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):

@@ -59,6 +59,10 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
 
 
+#: Paths into an answer that has a list of ids beside a list of scores.
+COLUMNS = {"ids": "i[]", "scores": "s[]"}
+
+
 def settings_file(folder, **settings):
     path = folder / "settings.json"
     path.write_text(json.dumps(settings))
@@ -249,6 +253,71 @@ def test_results_without_an_id_are_counted(collection, tmp_path, caplog):
             search.search({"a": "wing", "b": "drag"}, 10)
 
 
+@pytest.mark.parametrize("result", [{"score": 2.5}, {"id": None, "score": 2.5}, {"id": None}, None])
+@pytest.mark.parametrize("scores", ["", "[].score"])
+def test_a_result_without_an_id_is_left_out_with_its_score(collection, tmp_path, result, scores):
+    first, second = collection.documents.ids([3, 5])
+    answer = [{"id": first, "score": 3.5}, result, {"id": second, "score": 1.5}]
+    # The only result of another query lacks its id as well.
+    with serving(lambda asked: answer if "wing" in asked.path else [result]) as server:
+        search = HttpSearch(at_once(tmp_path, server, scores=scores), collection.documents)
+        results = search.search({"a": "wing", "b": "drag"}, 10).results(collection.documents)
+    expected = [3.5, 1.5] if scores else [0, -1]
+    assert results == {"a": list(zip([first, second], expected, strict=True)), "b": []}
+    described = search.describe()
+    assert described["results_without_id"] == 2
+    assert described["queries_without_results"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "paths"),
+    [
+        ({"i": ["A", None, "B"], "s": [3.5, 2.5, 1.5]}, COLUMNS),
+        (
+            {
+                "groups": [
+                    {"hits": [{"id": "A", "s": 3.5}, {"s": 2.5}]},
+                    {"hits": [{"id": "B", "s": 1.5}]},
+                ]
+            },
+            {"ids": "groups[].hits[].id", "scores": "groups[].hits[].s"},
+        ),
+        (
+            [
+                {"payload": {"id": "A"}, "s": 3.5},
+                {"payload": None, "s": 9},
+                {"payload": {"id": "B"}, "s": 1.5},
+            ],
+            {"ids": "[].payload.id", "scores": "[].s"},
+        ),
+    ],
+)
+def test_each_id_has_its_own_score_in_answers_of_any_form(collection, tmp_path, answer, paths):
+    first, second = collection.documents.ids([3, 5])
+    text = json.dumps(answer).replace('"A"', json.dumps(first)).replace('"B"', json.dumps(second))
+    with serving(lambda asked: Reply(content=text.encode())) as server:
+        search = HttpSearch(at_once(tmp_path, server, **paths), collection.documents)
+        answers = search.answers({"a": "wing"}, 10)
+        assert search.search({"a": "wing"}, 10).results(collection.documents)["a"] == [
+            (first, 3.5),
+            (second, 1.5),
+        ]
+    assert answers == {"a": {first: 3.5, second: 1.5}}
+    assert search.describe()["results_without_id"] == 1
+
+
+def test_answers_that_were_refused_are_not_kept(collection, tmp_path):
+    """Once the engine is mended, the same search succeeds."""
+    [known] = collection.documents.ids([3])
+    for wrong in ([{"docid": known}], {"error": "no index"}):
+        answers = [[{"id": known}], wrong]
+        with serving(lambda asked, answers=answers: answers.pop()) as server:
+            search = HttpSearch(at_once(tmp_path, server), collection.documents)
+            with pytest.raises(InputError, match="correct the path of the ids"):
+                search.search({"a": "wing"}, 10)
+            assert search.answers({"a": "wing"}, 10) == {"a": {known: 0}}
+
+
 def test_an_engine_may_have_no_results_for_a_query(collection, tmp_path):
     with serving(lambda asked: [] if "nothing" in asked.path else [{"id": "d1"}]) as server:
         search = HttpSearch(at_once(tmp_path, server), collection.documents)
@@ -263,9 +332,22 @@ def test_an_engine_may_have_no_results_for_a_query(collection, tmp_path):
         ({"hits": {"hits": []}}, {"ids": "hits[].id"}, r"no answer to 1 queries has hits\[\]\.id"),
         ([{"id": "other"}], {}, "1 of the 1 documents .* are not in the corpus"),
         ([{"id": {"a": 1}}], {}, r"\[\]\.id contains \{'a': 1\}, which is not an id"),
+        (
+            [{"id": "d1"}, {"id": None}, {"id": [2]}],
+            {},
+            r"\[\]\.id contains \[2\], which is not an id",
+        ),
+        ([{"id": None}, {}], {}, r"none of 2 results for 1 queries has \[\]\.id; correct the path"),
         ([{"id": "d1"}], {"scores": "[].score"}, r"1 ids and 0 scores at \[\]\.score"),
-        ([{"id": "d1", "score": "high"}], {"scores": "[].score"}, "contains no numbers"),
-        ([{"id": "d1", "score": math.nan}], {"scores": "[].score"}, "contains no numbers"),
+        ([{"id": "d1", "score": None}], {"scores": "[].score"}, r"1 ids and 0 scores at \[\]"),
+        ({"i": ["d1", None, "d2"], "s": [3, 1]}, COLUMNS, r"3 ids and 2 scores at s\[\]"),
+        (
+            [{"id": "d1", "score": 2}, {"id": "d2", "score": "high"}],
+            {"scores": "[].score"},
+            r"\[\]\.score contains 'high', which is not a finite number",
+        ),
+        ([{"id": "d1", "score": math.nan}], {"scores": "[].score"}, "contains nan, which is not"),
+        ([{"id": "d1", "score": [1]}], {"scores": "[].score"}, r"contains \[1\], which is not"),
         (Reply(content=b"<html>"), {}, "not JSON"),
         (Reply(500, b'{"error": {"reason": "shard failed"}}'), {}, r"500 \(shard failed\)"),
         (Reply(404), {}, "404"),

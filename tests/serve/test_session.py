@@ -336,6 +336,47 @@ def test_asked_queries_are_real_queries_for_compare(beir_folder, tiny_cosine, tm
     assert "--keep-queries" in capsys.readouterr().err
 
 
+def test_the_tenth_query_that_is_asked_renews_the_verdict_without_a_judgement(
+    beir_folder, tiny_cosine, tmp_path
+):
+    """The verdict becomes that of compare on the same queries; not each query compares anew."""
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text((beir_folder / "corpus.jsonl").read_text())
+    models = ["bm25", str(tiny_cosine)]
+    folder = tmp_path / "kept"
+    session = Session(str(corpus), models, folder, samples=12, keep_queries=True)
+    session.start()
+    first = wait(session)["verdict"]
+    update = session.comparison.update
+    comparisons = []
+
+    def counted(ready):
+        comparisons.append(len(session.asked.queries))
+        return update(ready)
+
+    session.comparison.update = counted
+
+    def ask(numbers, expected):
+        for number in numbers:
+            session.search("bm25", f"wing flow drag of plate {number}")
+        wait(session, lambda state: comparisons == expected and not state["working"])
+        time.sleep(0.2)
+        assert comparisons == expected
+
+    ask(range(9), [])
+    ask(range(9, 10), [10])
+    verdict = session.state()["verdict"]
+    options = CompareOptions(samples=12, asked=folder, labels=False)
+    record = compare(models, str(corpus), options=options)
+    [shown], [pair] = verdict["pairs"], record.estimated
+    assert shown["interval"] == pytest.approx(pair.interval, abs=1e-6)
+    assert shown["interval"] != first["pairs"][0]["interval"]
+    assert verdict["headline"] == record.best.reason
+    ask(range(19), [10])
+    ask(range(19, 20), [10, 20])
+    assert session.stop()
+
+
 def test_the_report_is_that_of_compare_with_the_queries_that_were_asked(
     beir_folder, tiny_cosine, tmp_path
 ):

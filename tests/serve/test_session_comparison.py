@@ -74,6 +74,26 @@ def test_a_query_that_was_typed_and_judged_is_not_proposed_again(comparison, tin
     comparison.remove_files()
 
 
+def test_many_queries_are_ten_and_then_twice_as_many(comparison, tiny_cosine):
+    """Even where a session begins with seven of them, and where no comparison succeeds."""
+
+    def ask_until(count):
+        for number in range(len(comparison.asked.queries), count):
+            comparison.asked.add(f"query {number}")
+
+    ask_until(7)
+    assert comparison.update(["bm25", str(tiny_cosine)]) == ""
+    for count, is_many in ((9, False), (10, True)):
+        ask_until(count)
+        assert comparison.has_asked_many() is is_many
+    comparison.renew()
+    assert "two models" in comparison.update(["bm25"])
+    for count, is_many in ((10, False), (19, False), (20, True)):
+        ask_until(count)
+        assert comparison.has_asked_many() is is_many
+    comparison.remove_files()
+
+
 def test_a_table_stays_unless_the_log_has_all_of_its_judgements(comparison, tiny_cosine, tmp_path):
     output = tmp_path / "verdict"
     models = ["bm25", str(tiny_cosine)]

@@ -47,8 +47,8 @@ class KeptGrade:
 class GradeCache:
     """The grades of one judge by one version of the prompt: a line of a file for each pair.
 
-    A line is on the disk before the next pair is graded, so that a run that is killed goes on where
-    it stopped.
+    A line is on the disk once its pair is graded, so that a run that is killed goes on where it
+    stopped.
 
     Args:
         identity: What the judge's answers depend on.

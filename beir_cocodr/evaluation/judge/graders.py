@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from beir_cocodr import load_object
-from beir_cocodr.endpoints import Endpoint, in_parallel
+from beir_cocodr.endpoints import Endpoint, as_answered
 from beir_cocodr.errors import InputError, kind_of
 from beir_cocodr.http_requests import HttpOptions
 
@@ -77,13 +77,14 @@ class EndpointGrader:
         return sum(len(prompt) for prompt in prompts) // _CHARACTERS_A_TOKEN
 
     def replies(self, prompts: Sequence[str]) -> Iterator[tuple[int, Reply]]:
-        """Yield the number of each prompt with the reply to it, in order.
+        """Yield the number of each prompt with the reply to it, as replies come.
 
         Raises:
-            ServerError: The server cannot be reached, or refuses the request.
+            ServerError: The server cannot be reached, or refuses the request. What it answered to
+                the requests that were sent is yielded before.
         """
         concurrency = self.endpoint.options.concurrency
-        yield from enumerate(in_parallel(self._ask, prompts, concurrency))
+        yield from as_answered(self._ask, prompts, concurrency)
 
     def _ask(self, prompt: str) -> Reply:
         answer = self.endpoint.chat(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 
 import pytest
 from http_servers import Reply, serving
@@ -108,6 +110,36 @@ def test_a_server_that_dies_midway_loses_nothing(documents):
     assert before in (3, 4)  # a request may be under way when the one before it fails
     assert graded.kept == 4
     assert 0 <= len(server.asked) - (3 + 3 + 1) <= 2  # five pairs, and two failures
+
+
+@pytest.mark.parametrize("failing", [3, 20])
+def test_what_was_answered_is_not_asked_again_after_a_slow_failure(failing):
+    texts = {f"d{number}": f"document {number}" for number in range(50)}
+    corpus = {id: {"title": "", "text": text} for id, text in texts.items()}
+    documents = load_collection(corpus, labels="optional").documents
+    lock = threading.Lock()
+    answered: list[str] = []
+    requests: list[str] = []
+
+    def text_of(prompt):
+        with lock:
+            requests.append(prompt)
+            fails = len(requests) == failing
+        if fails:
+            time.sleep(0.5)
+            return Reply(400, b"too long")
+        with lock:
+            answered.append(prompt)
+        return "Grade: 1"
+
+    with serving(grading(text_of)) as server:
+        judge = EndpointGrader(Endpoint.parse(f"{server.url}#tiny", HttpOptions(retries=0)))
+        with pytest.raises(ServerError, match=r"400 \(too long\)"):
+            grade_pool(judge, {"q1": list(texts)}, QUERIES, documents)
+        before = len(answered)
+        graded = grade_pool(judge, {"q1": list(texts)}, QUERIES, documents)
+    assert graded.kept == before >= failing - 1
+    assert len(answered) == len(set(answered)) == len(texts)
 
 
 def test_a_line_that_a_kill_left_unfinished_is_graded_again(documents):
