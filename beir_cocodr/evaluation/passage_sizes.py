@@ -427,6 +427,8 @@ class Passages:
     def cut(cls, corpus: Documents, words: int, language: str, file: Path) -> Passages:
         """Cut a corpus into passages of at most so many words.
 
+        The passages keep the facts about the corpus, so that BM25 reads them in its language.
+
         Args:
             corpus: the documents.
             words: the most words of a passage.
@@ -449,7 +451,7 @@ class Passages:
                     records.append(passage)
                     pieces.append((row, start, end))
                 row += 1
-        write_arrow(file, iter(records))
+        write_arrow(file, iter(records), facts=corpus.facts.to_json())
         rows, starts, ends = np.array(pieces, np.int64).T
         lengths = count([text for _, _, _, text in records])
         return cls(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import TOPICS, sentences, write_beir
 
+from beir_cocodr import CompareOptions, compare
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.passage_sizes import (
@@ -24,8 +25,40 @@ from beir_cocodr.evaluation.passage_sizes import (
     score_files,
     score_spans,
 )
+from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.retrieval.resources import Resources
 
 FILES = 24
+
+#: Texts of four sentences, each of a file of its own.
+GERMAN = (
+    "Die Brücke überspannt den Fluss seit über hundert Jahren. Ihre Pfeiler stehen auf festem "
+    "Fels. Im Frühjahr steigen die Fluten oft bis an die Bögen. Züge fahren heute nur noch "
+    "langsam über das alte Bauwerk.",
+    "Bienen sammeln den Nektar vieler Blüten. In den Waben reift er zu Honig heran. Eine Königin "
+    "legt im Sommer täglich bis zu zweitausend Eier. Imker öffnen ihre Stöcke nur bei warmem "
+    "Wetter.",
+    "Der Gletscher verlor in zehn Jahren ein Drittel seiner Masse. Forscher bohren tiefe Löcher "
+    "in das Eis. Alte Luftblasen verraten ihnen das frühere Klima. Unterhalb der Zunge bilden "
+    "sich immer größere Seen.",
+    "Ein guter Brotteig braucht viel Zeit und wenig Hefe. Die Bäcker kneten ihn am Vorabend. "
+    "Über Nacht gehen die Laibe in kühlen Kellern auf. Am Morgen duftet die ganze Straße nach "
+    "frischem Brot.",
+    "Die Werkstatt repariert Uhren aus drei Jahrhunderten. Winzige Zahnräder liegen geordnet in "
+    "flachen Schalen. Manche Federn fertigt der Meister noch selbst an. Kunden warten auf ihre "
+    "Stücke mehrere Monate.",
+    "Im Hafen löschen Kräne Tag und Nacht die Ladung der Schiffe. Container stapeln sich bis zum "
+    "Horizont. Lotsen führen große Frachter durch die enge Einfahrt. Bei Nebel ruht der Verkehr "
+    "für einige Stunden.",
+)
+CHINESE = (
+    "这座桥横跨河流已有一百多年。桥墩建在坚固的岩石上。春天河水常常涨到桥拱的高度。如今火车只能缓慢通过。",
+    "蜜蜂采集许多花朵的花蜜。花蜜在蜂巢里慢慢变成蜂蜜。蜂王在夏天每天产卵两千枚。养蜂人只在温暖的日子打开蜂箱。",
+    "这条冰川十年间失去了三分之一的体积。研究人员在冰里钻出很深的洞。古老的气泡记录了从前的气候。冰舌下方形成了越来越大的湖泊。",
+    "好的面团需要很长时间和很少的酵母。面包师前一天晚上揉面。面团在凉爽的地窖里发酵一夜。早晨整条街都飘着新鲜面包的香味。",
+    "这家作坊修理三个世纪以来的钟表。细小的齿轮整齐地放在浅盘里。有些发条由师傅亲手制作。顾客往往要等待好几个月。",
+    "港口的起重机日夜卸下轮船的货物。集装箱一直堆到地平线。引水员带领巨大的货轮通过狭窄的入口。起雾时交通会停止几个小时。",
+)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +135,42 @@ def test_small_passages_are_the_better_bet_for_a_model_that_reads_few_tokens(fil
     assert pair.probability < 0.5
     assert pair.interval[0] < pair.difference < pair.interval[1]
     assert set(record.questions) == {SPANS, GENERATED}
+
+
+@pytest.mark.parametrize(
+    ("texts", "language", "analyzer"), [(GERMAN, "de", "german"), (CHINESE, "zh", "words")]
+)
+def test_bm25_reads_passages_in_the_language_of_the_folder(
+    texts, language, analyzer, tiny_cosine, tmp_path
+):
+    pytest.importorskip("py3langid")
+    folder = tmp_path / language
+    folder.mkdir()
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    models = ["bm25", str(tiny_cosine)]
+    compared = compare(models, str(folder), options=CompareOptions(samples=10))
+    assert compared.retrieval["bm25"]["analyzer"] == analyzer
+
+    work = tmp_path / "work"
+    work.mkdir()
+    collection = load_whole(str(folder), "test")
+    questions = Questions.draw(collection, work, PassageOptions(samples=10))
+    # Crops of a comparison are searched in a copy of the corpus, which is read in the same way.
+    for documents in (
+        questions.corpus,
+        Passages.cut(questions.corpus, 20, language, work / "passages.arrow").documents,
+    ):
+        with Resources.temporary(documents, SearchOptions(), work) as resources:
+            assert resources.ranker("bm25").describe()["analyzer"] == analyzer
+
+    options = PassageOptions(samples=10)
+    detected = compare_passages("bm25", str(folder), [20, 60], options=options)
+    search = SearchOptions(analyzer=analyzer)
+    named = compare_passages("bm25", str(folder), [20, 60], options=options, search=search)
+    assert detected.figures == named.figures
+    # Each text is about something else, and terms of any language find what they were made of.
+    assert min(figures.by_file[GENERATED] for figures in detected.figures) > 0.9
 
 
 def test_command_line(files, tmp_path, capsys):
