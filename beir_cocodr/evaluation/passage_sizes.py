@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -25,10 +25,11 @@ from beir_cocodr.data.collection import (
     Dataset,
     check_apart,
     load_collection,
+    load_source,
     resolve_source,
 )
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
-from beir_cocodr.data.files.file_folder import Reading, TextFiles
+from beir_cocodr.data.files.file_folder import TextFiles
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.text import word_counter
 from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
@@ -260,11 +261,12 @@ def _check_sizes(sizes: Sequence[int]) -> None:
 
 
 def load_whole(dataset: Dataset, split: str) -> Collection:
-    """Load a collection; the sections of files are not cut into passages."""
+    """Load a collection under its own name; the sections of files are not cut into passages."""
     if isinstance(dataset, str | Path):
-        name = str(dataset)
-        if isinstance(resolve_source(name, split), TextFiles):
-            dataset = Reading.extend(name, words=str(_WHOLE))
+        source = resolve_source(str(dataset), split)
+        if isinstance(source, TextFiles):
+            reading = replace(source.reading, words=_WHOLE)
+            return load_source(replace(source, reading=reading), "optional")
     return load_collection(dataset, split, labels="optional")
 
 

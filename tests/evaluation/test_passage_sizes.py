@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 
 import numpy as np
@@ -76,6 +77,7 @@ def files(tmp_path_factory):
 def test_passages_cover_the_documents_and_keep_to_their_size(files, tmp_path):
     collection = load_whole(str(files), "test")
     assert len(collection.documents) == 2 * FILES
+    assert collection.name == str(files)
     for words in (40, 100):
         passages = Passages.cut(collection.documents, words, "en", tmp_path / f"{words}.arrow")
         assert passages.lengths.max() <= words
@@ -180,11 +182,23 @@ def test_command_line(files, tmp_path, capsys):
     assert not ended.value.code
     assert "better bet" in " ".join(capsys.readouterr().out.split())
     record = PassagesRecord.read(tmp_path / "o" / "passages.json")
+    assert record.dataset == str(files)
     assert [figures.words for figures in record.figures] == [40, 90, 200]
     assert len(record.pairs) == 3
     with pytest.raises(SystemExit):
         main([*words, "--samples", "20", "--json"])
     assert json.loads(capsys.readouterr().out)["best"] == record.best
+
+
+def test_messages_call_the_dataset_by_the_name_that_the_user_gave(files, caplog):
+    named = f"{files}?language=en&words=50"
+    with caplog.at_level(logging.INFO):
+        collection = load_whole(named, "test")
+    assert collection.name == named
+    assert len(collection.documents) == 2 * FILES
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(message.startswith(f"{named}: ") for message in messages)
+    assert not any("1000000000" in message for message in messages)
 
 
 @pytest.mark.parametrize("sizes", ["90", "90,90", "90,x", "0,90", ""])
