@@ -21,6 +21,8 @@ from beir_cocodr.evaluation.passage_sizes import (
     Passages,
     PassagesRecord,
     Questions,
+    SizePair,
+    better_bet,
     compare_passages,
     load_whole,
     score_files,
@@ -173,6 +175,61 @@ def test_bm25_reads_passages_in_the_language_of_the_folder(
     assert detected.figures == named.figures
     # Each text is about something else, and terms of any language find what they were made of.
     assert min(figures.by_file[GENERATED] for figures in detected.figures) > 0.9
+
+
+def test_neither_size_of_a_single_file_is_the_better_bet(tmp_path):
+    """Whatever the size is, a single file is the first."""
+    file = tmp_path / "only.md"
+    rng = np.random.default_rng(1)
+    parts = [f"# Part {part}\n\n{sentences(rng, part % len(TOPICS), 25)}\n" for part in range(4)]
+    file.write_text("\n".join(parts))
+    options = PassageOptions(samples=10)
+    for sizes in ([30, 60], [60, 30]):
+        record = compare_passages("bm25", str(file), sizes, options=options)
+        assert all(set(figures.by_file.values()) == {1.0} for figures in record.figures)
+        assert record.best == {"bm25": None}
+        assert record.sentence("bm25") == (
+            "bm25: passages of neither 30 nor 60 words are the better bet (30 words: 50% against "
+            "60)."
+        )
+        again = PassagesRecord.from_json(json.loads(json.dumps(record.to_json())), "passages.json")
+        assert again.best == {"bm25": None}
+
+
+@pytest.mark.parametrize(
+    ("chances", "expected"),
+    [
+        ({(30, 60): 0.7, (30, 90): 0.8, (60, 90): 0.6}, 90),
+        ({(30, 60): 0.3, (30, 90): 0.2, (60, 90): 0.4}, 30),
+        ({(30, 60): 0.7, (30, 90): 0.4, (60, 90): 0.2}, 60),
+        # The rule of compare: a chance of less than 55% prefers neither.
+        ({(30, 60): 0.7, (30, 90): 0.8, (60, 90): 0.54}, None),
+        ({(30, 60): 0.5, (30, 90): 0.5, (60, 90): 0.5}, None),
+    ],
+)
+def test_a_bet_by_the_chances_whatever_the_order(chances, expected):
+    pairs = [
+        SizePair("bm25", a, b, 0.0, (-0.1, 0.1), probability)
+        for (a, b), probability in chances.items()
+    ]
+    assert better_bet(pairs) == better_bet(pairs[::-1]) == expected
+    record = PassagesRecord("files", 12, {SPANS: 40}, [], pairs, {"bm25": expected})
+    sentence = record.sentence("bm25")
+    if expected is not None:
+        assert f"passages of {expected} words are the better bet (" in sentence
+    elif chances[60, 90] == 0.54:
+        assert sentence == (
+            "bm25: passages of neither 60 nor 90 words are the better bet (90 words: 80% against "
+            "30, 54% against 60)."
+        )
+    else:
+        assert "passages of neither 30 nor 60 nor 90 words are the better bet" in sentence
+
+
+def test_a_record_without_sizes_of_a_model_is_refused():
+    content = PassagesRecord("files", 12, {SPANS: 40}, [], [], {}).to_json()
+    with pytest.raises(InputError, match="no sizes of bm25 are compared"):
+        PassagesRecord.from_json(content | {"best": {"bm25": None}}, "passages.json")
 
 
 def test_command_line(files, tmp_path, capsys):
