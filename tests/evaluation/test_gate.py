@@ -333,6 +333,53 @@ def test_the_settings_of_one_side(collection, clean, whole):
         gate(model, whole, str(collection), options=options)
 
 
+def test_a_store_or_a_run_refuses_settings_of_both_sides_that_it_cannot_follow(
+    collection, clean, whole, tmp_path
+):
+    """Otherwise one side alone follows them, and the gate calls one encoder worse than itself."""
+    model, dataset = str(clean), str(collection)
+    run = write_run(tmp_path / "bm25.run", collection, lambda row: True)
+    settings = {
+        "query_length": 5,
+        "document_length": 12,
+        "query_prompt": "query: ",
+        "document_prompt": "text: ",
+        "title_separator": ": ",
+        "pooling": "mean",
+        "chunk_pooling": "mean",
+    }
+    for name, value in settings.items():
+        search = SearchOptions(encoder=EncoderOptions(**{name: value}))
+        for old, new, role in ((whole, model, "OLD"), ("bm25", whole, "NEW"), (run, model, "OLD")):
+            with pytest.raises(InputError, match=f"^{role} cannot be loaded with {name}: "):
+                gate(old, new, dataset, search=search)
+    words = ["gate", str(whole), model, "--dataset", dataset, "--query-length", "5"]
+    done = completed(main, words)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        "OLD cannot be loaded with query_length: the store records how its documents were encoded; "
+        "leave them out, or set them for NEW alone with --set-new"
+    )
+    assert status(whole, model, collection, "--set-new", "query_length=64") == 0
+    # Where the device computes the vectors is no setting of them.
+    assert status(run, run, collection, "--device", "cpu") == 0
+    assert status(whole, model, collection, "--device", "cpu") == 0
+
+
+def test_settings_with_which_a_store_was_encoded_may_be_given(collection, clean, tmp_path):
+    encoder = EncoderOptions(query_length=20, document_length=30, chunk_pooling="first")
+    store = encoded(collection, clean, tmp_path / "store", encoder)
+    search = SearchOptions(encoder=replace(encoder, query_prompt="", title_separator=" "))
+    options = GateOptions(samples=20)
+    for old, new in ((store, str(clean)), (str(clean), store), (store, store)):
+        record = gate(old, new, str(collection), options=options, search=search)
+        assert record.decision == "not worse"
+        assert all(figures.distance < 1e-9 for figures in record.evidence)
+    other = replace(search, encoder=replace(encoder, document_length=31))
+    with pytest.raises(InputError, match="OLD cannot be loaded with document_length: the store"):
+        gate(store, str(clean), str(collection), search=other)
+
+
 def test_an_index_in_a_store(collection, whole, tmp_path):
     pytest.importorskip("faiss")
     copy = tmp_path / "with-index"
