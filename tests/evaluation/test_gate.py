@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,8 @@ from conftest import COMMON, TOPICS, completed
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateOptions, GateRecord, _rehearsed, gate
+from beir_cocodr.evaluation.gate import GateOptions, _rehearsed, gate
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.evaluation.gate_rule import GENERATED, SPANS
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.models.cocodr import COCODR
@@ -268,6 +270,45 @@ def test_queries_that_a_new_run_lost_count(labels, collection, tmp_path):
     other = tmp_path / "other.run"
     other.write_text("some-other-query Q0 d 1 1.0 tag\n")
     assert status(whole, other, collection, labels) == 2
+
+
+def test_a_run_of_other_queries_is_named(collection, tmp_path):
+    (tmp_path / "other.run").write_text("some-other-query Q0 d1 1 1.0 tag\n")
+    write_run(tmp_path / "whole.run", collection, lambda row: True)
+    write_run(tmp_path / "even.run", collection, lambda row: row % 2 == 0)
+    write_run(tmp_path / "odd.run", collection, lambda row: row % 2 == 1)
+    other, whole, even, odd = (
+        f"run:{tmp_path / name}.run" for name in ("other", "whole", "even", "odd")
+    )
+    judged = tmp_path / "judged.tsv"
+    lines = (collection / "qrels" / "test.tsv").read_text().splitlines()
+    judged.write_text("\n".join(lines[:3]) + "\n")
+    labelled = f"labelled queries of {collection}"
+    plain = GateOptions()
+    without = GateOptions(labels=False)
+    by_file = GateOptions(judgements=judged)
+    for old, new, options, message in (
+        (other, whole, plain, f"OLD ({other}) answers none of the 60 {labelled}"),
+        (other, other, plain, f"OLD ({other}) answers none of the 60 {labelled}"),
+        ("bm25", other, plain, f"NEW ({other}) answers none of the 60 {labelled}"),
+        (even, odd, plain, f"NEW ({odd}) answers none of the 30 {labelled}"),
+        (other, whole, without, f"OLD ({other}) answers none of the 60 queries of {collection}"),
+        ("bm25", other, by_file, f"NEW ({other}) answers none of the 2 judged queries of {judged}"),
+    ):
+        with pytest.raises(InputError, match=f"^{re.escape(message)} that it would be asked: "):
+            gate(old, new, str(collection), options=options)
+
+
+def test_a_collection_without_queries_is_told_from_a_run_of_other_queries(collection, tmp_path):
+    whole = write_run(tmp_path / "whole.run", collection, lambda row: True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(collection / "corpus.jsonl", alone)
+    with pytest.raises(InputError, match=f"{alone} has none, and a run cannot answer generated"):
+        gate(f"run:{whole}", "bm25", str(alone))
+    short = {"d1": "", "d2": "!"}
+    with pytest.raises(InputError, match="has none, and its documents are too short"):
+        gate("bm25", "bm25", short)
 
 
 def test_a_lead_on_what_one_side_was_trained_on_does_not_count():

@@ -16,7 +16,8 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
+from beir_cocodr.evaluation.gate import GateOptions, gate
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from tests.http_servers import Asked, serving

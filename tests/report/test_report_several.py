@@ -10,7 +10,7 @@ from page_reader import Page
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateRecord
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.evaluation.gate_rule import GateEvidence
 from beir_cocodr.evaluation.passage_sizes import PassagesRecord, SizeFigures, SizePair
 from beir_cocodr.report.html.page import write_report

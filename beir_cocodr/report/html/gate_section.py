@@ -1,6 +1,6 @@
 """The decision of a gate and its evidence, as the page shows them."""
 
-from beir_cocodr.evaluation.gate import GateRecord
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.evaluation.gate_rule import CANNOT_TELL, NOT_WORSE, WORSE, GateEvidence
 from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.tables import (
