@@ -282,7 +282,9 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         "new": _unknown_share([of_new for _, of_new in ranked]),
     }
     _check_known(unknown, sides, collection.name)
-    assessment = assess(evidence, options.margin)
+    missing = {"old": sides.old.missing, "new": sides.new.missing}
+    lacks_documents = (missing["new"] or 0) > (missing["old"] or 0)
+    assessment = assess(evidence, options.margin, lacks_documents=lacks_documents)
     decision = assessment.decide()
     return GateRecord(
         dataset=collection.name,
@@ -298,11 +300,12 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         probability_worse=assessment.probability_worse,
         loses_documents=assessment.loses_documents,
         evidence=evidence,
-        missing={"old": sides.old.missing, "new": sides.new.missing},
+        missing=missing,
         unknown=unknown,
         labels=queries.are_judged,
         left_out=queries.left_out,
         unanswered=unanswered,
+        is_unchanged=assessment.is_unchanged,
     )
 
 

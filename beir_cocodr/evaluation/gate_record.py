@@ -20,6 +20,13 @@ from beir_cocodr.records import Record, versions
 GATE_FILE = "gate.json"
 
 
+#: Why NEW is not worse where it gives what OLD gives.
+UNCHANGED = (
+    "both give the same documents of the collection at the same ranks for every query that they "
+    "were asked"
+)
+
+
 @dataclass(frozen=True)
 class GateRecord(Record):
     """The record of a gate, ``gate.json``.
@@ -35,7 +42,8 @@ class GateRecord(Record):
         exit_status: 1, 0 or 3.
         estimate: the estimated difference in nDCG@10, NEW − OLD.
         interval: its 90% interval.
-        probability_worse: the probability that NEW is worse by more than the margin.
+        probability_worse: the probability that NEW is worse by more than the margin, by the error
+            of such estimates; it does not decide where ``is_unchanged`` is true.
         loses_documents: true if NEW no longer finds documents, while its lists are close to those
             of OLD.
         evidence: the figures of each kind of queries.
@@ -44,6 +52,8 @@ class GateRecord(Record):
         labels: True if labels or judgements count.
         left_out: queries of the collection that are not asked, because OLD is a run without them.
         unanswered: queries of the collection for which a side has no result; they count as such.
+        is_unchanged: true if the lists of both are the same for every query, and NEW holds what OLD
+            holds.
         rates: how often the rule was right where labels told.
         versions: versions of the packages that a number may depend on.
     """
@@ -66,6 +76,7 @@ class GateRecord(Record):
     labels: bool
     left_out: int = 0
     unanswered: dict[str, int] = field(default_factory=dict)
+    is_unchanged: bool = False
     rates: GateRates = MEASURED_RATES
     versions: dict[str, str] = field(default_factory=versions)
 
@@ -80,6 +91,11 @@ class GateRecord(Record):
     def is_decided_by_lost_documents(self) -> bool:
         """Return true if the estimated difference alone would not have decided for "worse"."""
         return self.loses_documents and self.probability_worse < RULE.alarm
+
+    @property
+    def is_decided_by_same_lists(self) -> bool:
+        """Return true if NEW passes because nothing has changed, whatever the estimate is."""
+        return self.is_unchanged and self.decision == NOT_WORSE
 
     @property
     def paragraph(self) -> str:
@@ -129,6 +145,12 @@ def _decision_sentences(record: GateRecord) -> Iterator[str]:
     if record.is_decided_by_lost_documents:
         yield f"{new} is worse than {old} on {record.dataset}, because {lost}."
         yield (f"nDCG@10 alone would not show a loss of more than {record.margin:g}: {estimated}.")
+        return
+    if record.is_decided_by_same_lists:
+        yield (
+            f"{new} is not worse than {old} by more than {record.margin:g} in nDCG@10 on "
+            f"{record.dataset}: {UNCHANGED}."
+        )
         return
     decisions = {
         WORSE: f"{new} is worse than {old} by more than {record.margin:g}",

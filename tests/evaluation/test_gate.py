@@ -328,6 +328,43 @@ def test_equal_names_are_told_apart(collection):
     assert "compare" not in done.stderr
 
 
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_same_lists_pass_at_every_margin(labels, collection, whole, tmp_path):
+    for margin in (0.0, 0.0015, 0.01):
+        options = GateOptions(samples=20, margin=margin, labels=labels)
+        for side in ("bm25", whole):
+            record = gate(side, side, str(collection), options=options)
+            assert (record.decision, record.exit_status) == ("not worse", 0)
+            assert record.is_unchanged
+            first = record.paragraph.partition(". On ")[0]
+            assert f"by more than {margin:g} in nDCG@10 on {collection}: both give" in first
+            assert "probability" not in first
+            headline = gate_headline(record)
+            assert headline.sentence.endswith("for every query that they were asked.")
+            assert [name for name, _ in headline.facts] == ["Tolerated loss", "Exit status"]
+    assert status("bm25", "bm25", collection, "--margin", "0", "--samples", "10") == 0
+    eight = changed(whole, tmp_path / "int8", lambda vectors: rounded(vectors, 127))
+    record = gate(whole, eight, str(collection), options=GateOptions(margin=0.0, labels=labels))
+    assert not record.is_unchanged
+    assert record.decision != "not worse"
+
+
+def test_a_store_that_lacks_a_document_is_not_the_same(collection, clean, whole, tmp_path):
+    """The further document is among the best of no query, so that all lists are the same."""
+    more = tmp_path / "more"
+    more.mkdir()
+    further = json.dumps({"_id": "further", "title": "", "text": "zebra"})
+    (more / "corpus.jsonl").write_text((collection / "corpus.jsonl").read_text() + further + "\n")
+    old = encoded(more, clean, tmp_path / "old")
+    options = GateOptions(samples=20, margin=0.0)
+    record = gate(old, whole, str(more), options=options)
+    assert record.missing == {"old": 0, "new": 1}
+    assert all(figures.has_same_lists for figures in record.evidence)
+    assert not record.is_unchanged
+    assert record.decision == "cannot tell"
+    assert gate(whole, old, str(more), options=options).decision == "not worse"
+
+
 def test_lost_documents_are_named_where_they_decide(collection):
     record = gate("bm25", "bm25", str(collection), options=GateOptions(samples=20))
     lost = {"decision": "worse", "loses_documents": True}
