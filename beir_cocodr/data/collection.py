@@ -400,7 +400,7 @@ class Collection:
 
     def in_split(self, split: str, *, labels: Labels = "required") -> "Collection":
         """Load the queries and judgements of another split; the documents are shared."""
-        return _load(self.source_of(split), labels, self.documents)
+        return load_source(self.source_of(split), labels, self.documents)
 
 
 #: What a user may call a dataset; a mapping is a corpus, a tuple is BEIR's triple.
@@ -466,7 +466,7 @@ def load_collection(
             split=None,
             counts=dataset.counts,
         )
-    return _load(resolve_source(dataset, split), labels)
+    return load_source(resolve_source(dataset, split), labels)
 
 
 def check_apart(output: str | Path | None, dataset: Dataset) -> None:
@@ -522,11 +522,22 @@ def load_collections(
     return collections
 
 
-def _load(
+def load_source(
     source: Source,
     labels: Labels,
     documents: Documents | None = None,
 ) -> Collection:
+    """Load a collection from its source.
+
+    Args:
+        source: the source.
+        labels: as for :func:`load_collection`.
+        documents: the documents of the source, if they are loaded already; by default they are
+            read from it.
+
+    Raises:
+        InputError: If :func:`load_collection` refuses it.
+    """
     report = StrictReport(_command_line_name(source))
     source.missing(report, labels)
     if documents is None:
@@ -603,7 +614,7 @@ def load_labelled(dataset: Dataset, split: str = "test") -> Collection:
             f"{source.name} MODEL MODEL judges models without labels, and search shows their "
             "results"
         )
-    return _load(source, "required")
+    return load_source(source, "required")
 
 
 def load_queries(dataset: Dataset, split: str = "test") -> Collection:

@@ -7,9 +7,9 @@ of :mod:`~beir_cocodr.evaluation.gate_rule`, whose error rates are measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -21,19 +21,17 @@ from beir_cocodr.data.sources import Labels
 from beir_cocodr.errors import SEED_MAX, InputError, check_name, check_options_type
 from beir_cocodr.evaluation.evaluate import spaced
 from beir_cocodr.evaluation.few_labels import judged_scores, query_weights
+from beir_cocodr.evaluation.gate_record import GATE_FILE, GateRecord
 from beir_cocodr.evaluation.gate_rule import (
     CANNOT_TELL,
     GENERATED,
     JUDGED,
     LABELLED,
-    MEASURED_RATES,
     NOT_WORSE,
     REAL,
-    RULE,
     SPANS,
     WORSE,
     GateEvidence,
-    GateRates,
     assess,
 )
 from beir_cocodr.evaluation.gate_sides import (
@@ -57,14 +55,11 @@ from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.evaluation.runs import identical_ids
 from beir_cocodr.io import file_sha256, output_path
 from beir_cocodr.models.spec import EncoderOptions, Options, SearchOptions, check_device, option
-from beir_cocodr.records import Json, Record, versions
+from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.resolve import Model
 from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.run_folder import results_folder
-
-#: The file of a gate's record.
-GATE_FILE = "gate.json"
 
 #: The exit status of each decision; 2 is bad input.
 EXIT_STATUS = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
@@ -120,73 +115,6 @@ class GateOptions(Options):
     old: EncoderOptions = EncoderOptions()
     new: EncoderOptions = EncoderOptions()
     overwrite: bool = False
-
-
-@dataclass(frozen=True)
-class GateRecord(Record):
-    """The record of a gate, ``gate.json``.
-
-    Attributes:
-        dataset: the collection.
-        split: the split that was asked for.
-        documents: documents of the collection.
-        old: OLD as the user named it.
-        new: NEW as the user named it.
-        margin: the loss in nDCG@10 that is tolerated.
-        decision: "worse", "not worse" or "cannot tell".
-        exit_status: 1, 0 or 3.
-        estimate: the estimated difference in nDCG@10, NEW − OLD.
-        interval: its 90% interval.
-        probability_worse: the probability that NEW is worse by more than the margin.
-        loses_documents: true if NEW no longer finds documents, while its lists are close to those
-            of OLD.
-        evidence: the figures of each kind of queries.
-        missing: documents of the collection that a side does not hold; None if that is unknown.
-        unknown: share of a side's results that the collection does not have.
-        labels: True if labels or judgements count.
-        left_out: queries of the collection that are not asked, because OLD is a run without them.
-        unanswered: queries of the collection for which a side has no result; they count as such.
-        rates: how often the rule was right where labels told.
-        versions: versions of the packages that a number may depend on.
-    """
-
-    dataset: str
-    split: str
-    documents: int
-    old: str
-    new: str
-    margin: float
-    decision: str
-    exit_status: int
-    estimate: float
-    interval: tuple[float, float]
-    probability_worse: float
-    loses_documents: bool
-    evidence: list[GateEvidence]
-    missing: dict[str, int | None]
-    unknown: dict[str, float]
-    labels: bool
-    left_out: int = 0
-    unanswered: dict[str, int] = field(default_factory=dict)
-    rates: GateRates = MEASURED_RATES
-    versions: dict[str, str] = field(default_factory=versions)
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Return the names of OLD and NEW; with their roles where they would be the same."""
-        if self.old == self.new:
-            return f"OLD ({self.old})", f"NEW ({self.new})"
-        return self.old, self.new
-
-    @property
-    def is_decided_by_lost_documents(self) -> bool:
-        """Return true if the estimated difference alone would not have decided for "worse"."""
-        return self.loses_documents and self.probability_worse < RULE.alarm
-
-    @property
-    def paragraph(self) -> str:
-        """Return the decision with its reasons and the measured error rates, in one paragraph."""
-        return " ".join(_sentences(self))
 
 
 def gate(
@@ -332,10 +260,7 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     contamination = find_contamination(encoders, documents.content_hash, collection.name)
     known = _known_queries(sides, documents, options, contamination.has)
     if not queries.texts and not known:
-        raise InputError(
-            "there is no query to ask OLD and NEW: the collection has none, and a run cannot "
-            "answer generated ones; name the models or stores that made the runs"
-        )
+        raise InputError(_nothing_to_ask(sides, collection.name))
     evidence = []
     ranked = []
     for kind, pseudo in known.items():
@@ -357,7 +282,9 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         "new": _unknown_share([of_new for _, of_new in ranked]),
     }
     _check_known(unknown, sides, collection.name)
-    assessment = assess(evidence, options.margin)
+    missing = {"old": sides.old.missing, "new": sides.new.missing}
+    lacks_documents = (missing["new"] or 0) > (missing["old"] or 0)
+    assessment = assess(evidence, options.margin, lacks_documents=lacks_documents)
     decision = assessment.decide()
     return GateRecord(
         dataset=collection.name,
@@ -373,11 +300,12 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         probability_worse=assessment.probability_worse,
         loses_documents=assessment.loses_documents,
         evidence=evidence,
-        missing={"old": sides.old.missing, "new": sides.new.missing},
+        missing=missing,
         unknown=unknown,
         labels=queries.are_judged,
         left_out=queries.left_out,
         unanswered=unanswered,
+        is_unchanged=assessment.is_unchanged,
     )
 
 
@@ -570,18 +498,15 @@ def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) ->
     if options.judgements is not None:
         judgements = load_judgements(Path(options.judgements))
         judged = judgements.of(collection.queries, collection.documents)
-        ids = _asked(sides, judged.queries)
-        if not ids:
-            raise InputError(
-                f"{options.judgements}: no judged query is in the runs; judge queries of the runs"
-            )
+        ids = _asked(sides, judged.queries, f"judged queries of {options.judgements}")
         kept = {id: judged.queries[id] for id in ids}
         texts = {id: query.text or collection.queries[id] for id, query in kept.items()}
         left_out = len(judged.queries) - len(kept)
         return _OwnQueries(texts, {}, replace(judged, queries=kept), left_out)
     use_labels = bool(collection.qrels) and options.labels is not False
     candidates = collection.qrels if use_labels else collection.queries
-    ids = _asked(sides, candidates)
+    kind = LABELLED if use_labels else "queries"
+    ids = _asked(sides, candidates, f"{kind} of {collection.name}")
     left_out = len(candidates) - len(ids)
     if not use_labels and len(ids) > _MOST_QUERIES:
         ids = spaced(ids, _MOST_QUERIES)
@@ -592,93 +517,40 @@ def _own_queries(sides: _Sides, collection: Collection, options: GateOptions) ->
     return _OwnQueries(texts, qrels, None, left_out)
 
 
-def _asked(sides: _Sides, queries: Iterable[str]) -> list[str]:
+def _asked(sides: _Sides, queries: Iterable[str], kind: str) -> list[str]:
     """Return those of some queries that both sides are asked: where OLD is a run, those in it.
 
-    A query that a run of NEW lacks is asked, and counts as one without results. But if it lacks all
-    of them, it is a run of other queries, and nothing can be asked.
+    A query that a run of NEW lacks is asked, and counts as one without results.
+
+    Args:
+        sides: both sides.
+        queries: ids of queries.
+        kind: what the queries are, for messages.
+
+    Raises:
+        InputError: There are queries, but a run answers none of them: it is one of other queries.
     """
     asked = list(queries)
-    if isinstance(sides.old, RunSide):
-        asked = [query for query in asked if query in sides.old.results]
-    if isinstance(sides.new, RunSide) and sides.new.results.keys().isdisjoint(asked):
-        return []
+    for role, side in (("OLD", sides.old), ("NEW", sides.new)):
+        if not asked or not isinstance(side, RunSide):
+            continue
+        answered = [query for query in asked if query in side.results]
+        if not answered:
+            raise InputError(
+                f"{role} ({side.label}) answers none of the {len(asked):,} {kind} that it would "
+                "be asked: name a run of these queries, or the collection whose queries it answers"
+            )
+        if side is sides.old:
+            asked = answered
     return asked
 
 
-def _sentences(record: GateRecord) -> Iterator[str]:
-    """Yield the sentences of the paragraph."""
-    old, new = record.names
-    yield from _decision_sentences(record)
-    for figures in record.evidence:
-        yield _evidence_sentence(figures)
-    if record.left_out:
-        yield (
-            f"{record.left_out:,} queries of the collection are left out, because {old} does not "
-            "answer them."
-        )
-    for role, name in (("old", old), ("new", new)):
-        unanswered = record.unanswered.get(role)
-        if unanswered:
-            yield f"{name} has no result for {unanswered:,} of the collection's queries."
-        missing = record.missing[role]
-        if missing:
-            yield f"{name} lacks {missing:,} of the {record.documents:,} documents."
-        if record.unknown[role]:
-            yield (
-                f"{record.unknown[role]:.1%} of the results of {name} are documents that the "
-                "collection does not have."
-            )
-    yield _rates_sentence(record)
-
-
-def _decision_sentences(record: GateRecord) -> Iterator[str]:
-    """Yield what was decided, and by what."""
-    low, high = record.interval
-    old, new = record.names
-    estimated = (
-        f"the estimated difference is {record.estimate:+.3f} (90% interval {low:+.3f} to "
-        f"{high:+.3f}), and the probability of a loss beyond the margin is "
-        f"{record.probability_worse:.0%}"
-    )
-    lost = (
-        "it no longer finds documents that it should find: on queries with a known document it "
-        "loses significantly, and more than twice the margin"
-    )
-    if record.is_decided_by_lost_documents:
-        yield f"{new} is worse than {old} on {record.dataset}, because {lost}."
-        yield (f"nDCG@10 alone would not show a loss of more than {record.margin:g}: {estimated}.")
-        return
-    decisions = {
-        WORSE: f"{new} is worse than {old} by more than {record.margin:g}",
-        NOT_WORSE: f"{new} is not worse than {old} by more than {record.margin:g}",
-        CANNOT_TELL: (
-            f"The evidence does not show whether {new} is worse than {old} by more than "
-            f"{record.margin:g}"
-        ),
-    }
-    yield f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: {estimated}."
-    if record.loses_documents:
-        yield f"{lost[0].upper()}{lost[1:]}."
-
-
-def _evidence_sentence(figures: GateEvidence) -> str:
-    lists = f"the lists differ by {figures.distance:.1%}"
-    if figures.remark:
-        lists += f"; nDCG@10 does not count, as {figures.remark}"
-    if figures.difference is None:
-        return f"On {figures.queries:,} {figures.kind} {lists}."
+def _nothing_to_ask(sides: _Sides, dataset: str) -> str:
+    """Return the message about a collection without queries of any kind."""
+    nothing = f"there is no query to ask OLD and NEW: {dataset} has none"
+    if sides.old.answers_any and sides.new.answers_any:
+        return f"{nothing}, and its documents are too short to make queries of; add queries"
     return (
-        f"On {figures.queries:,} {figures.kind} nDCG@10 went from {figures.old:.3f} to "
-        f"{figures.new:.3f} ({figures.better:,} better, {figures.worse:,} worse), and {lists}."
-    )
-
-
-def _rates_sentence(record: GateRecord) -> str:
-    rates = record.rates
-    return (
-        f"Without labels, on {rates.collections} labelled collections to which it was not fitted, "
-        f"the gate with a margin of {rates.margin:g} noticed {rates.found:.0%} of {rates.faults:,} "
-        f"faults that cost more than 0.02, and raised a false alarm for {rates.false_alarms:.1%} "
-        f"of {rates.changes:,} harmless changes."
+        f"{nothing}, and a run cannot answer generated ones; name the models or stores that made "
+        "the runs"
     )

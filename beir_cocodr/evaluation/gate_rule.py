@@ -12,6 +12,8 @@ NEW is worse for one of two reasons.
   the direction that t shows: a damaged encoder loses more on questions than on spans. The deviation
   of the error grows with D, so that lists which hardly differ leave little room for a loss.
 
+Lists that are the same for every query leave nothing to decide: NEW is "not worse" at any margin.
+
 Lists with little in common come from different systems. Queries made of documents say little about
 these, because they favour what matches words. Without labels NEW is then never called "not worse".
 
@@ -50,6 +52,10 @@ _HUMAN = (LABELLED, JUDGED)
 # few queries without a difference are no proof of equality.
 _FURTHER_DIFFERENCE = 0.3
 
+# A smaller distance is due to rounding. If the documents at the ranks 9 and 10 of one list change
+# places, the distance is 0.0026, divided by the number of queries.
+_NO_DISTANCE = 1e-9
+
 _NORMAL = NormalDist()
 _QUANTILE_95 = _NORMAL.inv_cdf(0.95)
 
@@ -87,6 +93,11 @@ class GateEvidence:
     def is_scored(self) -> bool:
         """Return true if answers are known."""
         return self.difference is not None
+
+    @property
+    def has_same_lists(self) -> bool:
+        """Return true if both give the same documents of the collection at the same ranks."""
+        return self.distance < _NO_DISTANCE
 
     @classmethod
     def of(
@@ -188,6 +199,8 @@ class Assessment:
         loses_documents: true if NEW no longer finds documents, while its lists are close to those
             of OLD.
         can_clear: false if lists with little in common cannot be called "not worse".
+        is_unchanged: true if the lists of both are the same for every query, and NEW holds what OLD
+            holds.
     """
 
     estimate: float
@@ -195,6 +208,7 @@ class Assessment:
     probability_worse: float
     loses_documents: bool = False
     can_clear: bool = True
+    is_unchanged: bool = False
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -206,11 +220,19 @@ class Assessment:
         """Return "worse", "not worse" or "cannot tell"."""
         if self.loses_documents or self.probability_worse >= rule.alarm:
             return WORSE
+        if self.is_unchanged:
+            return NOT_WORSE
         is_clear = self.can_clear and self.probability_worse <= rule.clear
         return NOT_WORSE if is_clear else CANNOT_TELL
 
 
-def assess(evidence: Sequence[GateEvidence], margin: float, rule: GateRule = RULE) -> Assessment:
+def assess(
+    evidence: Sequence[GateEvidence],
+    margin: float,
+    rule: GateRule = RULE,
+    *,
+    lacks_documents: bool = False,
+) -> Assessment:
     """Assess the difference by all evidence.
 
     Queries with known documents are pooled. Judged queries are an independent estimate, and both
@@ -220,6 +242,8 @@ def assess(evidence: Sequence[GateEvidence], margin: float, rule: GateRule = RUL
         evidence: the figures, at most one for each kind of queries.
         margin: the loss in nDCG@10 that is tolerated.
         rule: the coefficients.
+        lacks_documents: true if NEW holds fewer documents of the collection than OLD, so that it is
+            another system even if the lists are the same.
 
     Raises:
         ValueError: there is no evidence.
@@ -252,6 +276,7 @@ def assess(evidence: Sequence[GateEvidence], margin: float, rule: GateRule = RUL
         probability_worse=_probability(estimate, deviation, margin),
         loses_documents=loses_documents,
         can_clear=bool(human) or distance < rule.far,
+        is_unchanged=not lacks_documents and all(figures.has_same_lists for figures in evidence),
     )
 
 

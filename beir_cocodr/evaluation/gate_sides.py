@@ -272,24 +272,28 @@ def open_side(
         model: A folder that ``encode`` wrote, the folder of an index in it, an open store, or a
             model as for :func:`~beir_cocodr.retrieval.resolve.resolve_model`.
         role: "OLD" or "NEW", for messages.
-        resources: The corpus, and what models over it share.
+        resources: The corpus, and what models over it share. Their encoder's settings include
+            those of this side.
         settings: How the encoder of this side alone is loaded.
         other: The side that is open already; two stores of one encoder share it.
 
     Raises:
-        InputError: If it cannot be opened, or has no settings.
+        InputError: If it cannot be opened, or has settings that it cannot follow.
     """
+    given = resources.options.encoder
     from_store = _store_and_index(model, resources.options.verify)
     if from_store is not None:
-        _check_no_settings(role, "the store records how its documents were encoded", settings)
         store, index = from_store
+        differing = _differing(store, given)
+        reason = "the store records how its documents were encoded"
+        _check_no_settings(role, reason, differing, of_side=settings)
         folder = store.folder
         if index is not None:
             folder = store.folder / f"{_INDEX}{index}"
         return StoreSide(str(folder), store, resources.documents, resources.options, index, other)
     spec = resolve_model(model, argument=role)
     if spec.kind == RUN:
-        _check_no_settings(role, "a run is not searched again", settings)
+        _check_no_settings(role, "a run is not searched again", given, of_side=settings)
         return RunSide(spec.name, spec, resources.documents)
     if spec.loaded is not None:
         _check_no_settings(role, "a loaded model keeps its own settings", settings)
@@ -301,7 +305,8 @@ def open_side(
     if spec.kind == HTTP:
         http = cast("HttpSearch", ranker)
         if not http.settings.encoder:
-            _check_no_settings(role, "the engine reads texts itself", settings)
+            reason = "the engine reads texts itself"
+            _check_no_settings(role, reason, given, of_side=settings)
         return EngineSide(spec.name, http, resources.documents, http.settings.encoder)
     if spec.kind == RETRIEVER:
         return EngineSide(spec.name, cast("RetrieverRanker", ranker), resources.documents)
@@ -327,10 +332,42 @@ def with_settings(options: SearchOptions, settings: EncoderOptions) -> SearchOpt
     return replace(options, encoder=settings.over(options.encoder))
 
 
-def _check_no_settings(role: str, reason: str, settings: EncoderOptions) -> None:
-    if settings.overrides():
-        names = ", ".join(settings.overrides())
-        raise InputError(f"{role} cannot be loaded with {names}: {reason}; leave them out")
+def _differing(store: EmbeddingStore, given: EncoderOptions) -> EncoderOptions:
+    """Return the settings that are not those with which a store was encoded."""
+    same = {
+        name: None
+        for name, value in given.describe().items()
+        if store.record.has_setting(name, value)
+    }
+    return replace(given, **same)
+
+
+def _check_no_settings(
+    role: str,
+    reason: str,
+    settings: EncoderOptions,
+    of_side: EncoderOptions | None = None,
+) -> None:
+    """Check that a side is given no settings; the device is none, as it changes no result.
+
+    Args:
+        role: "OLD" or "NEW".
+        reason: Why it can follow none.
+        settings: What it is given.
+        of_side: The part of it that was given to this side alone; by default all of it.
+
+    Raises:
+        InputError: If it is given some.
+    """
+    names = list(settings.describe())
+    if not names:
+        return
+    way_out = "leave them out"
+    alone = names if of_side is None else of_side.describe()
+    if any(name not in alone for name in names):
+        other = "NEW" if role == "OLD" else "OLD"
+        way_out += f", or set them for {other} alone with --set-{other.lower()}"
+    raise InputError(f"{role} cannot be loaded with {', '.join(names)}: {reason}; {way_out}")
 
 
 def _store_and_index(model: Model, verify: bool) -> tuple[EmbeddingStore, str | None] | None:

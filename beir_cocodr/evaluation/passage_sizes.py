@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -25,10 +25,11 @@ from beir_cocodr.data.collection import (
     Dataset,
     check_apart,
     load_collection,
+    load_source,
     resolve_source,
 )
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
-from beir_cocodr.data.files.file_folder import Reading, TextFiles
+from beir_cocodr.data.files.file_folder import TextFiles
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.text import word_counter
 from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
@@ -37,6 +38,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     PseudoQueries,
     lexical_queries,
 )
+from beir_cocodr.evaluation.results import NO_BET
 from beir_cocodr.models.spec import ModelSpec, Options, SearchOptions, option
 from beir_cocodr.records import Json, Record, versions
 from beir_cocodr.retrieval.resolve import Models, resolve_models
@@ -130,6 +132,46 @@ class SizePair:
     interval: tuple[float, float]
     probability: float
 
+    def chance(self, words: int) -> float:
+        """Return the probability that one of the two sizes is the better one."""
+        return self.probability if words == self.b else 1 - self.probability
+
+    def other(self, words: int) -> int:
+        """Return the size that one of the two sizes is compared with."""
+        return self.a if words == self.b else self.b
+
+
+def better_bet(pairs: Sequence[SizePair]) -> int | None:
+    """Return the size that is the better bet for a model, whatever the order of the sizes is.
+
+    Args:
+        pairs: all pairs of its sizes.
+
+    Returns:
+        The size; None where its chance against another one is nearer to one half than 0.05, which
+        is the rule by which models are compared, too.
+    """
+    return None if _rivals(pairs) else _leader(pairs)
+
+
+def _leader(pairs: Sequence[SizePair]) -> int:
+    """Return the size with the best chance against its strongest rival; of equals the smallest."""
+    chances: dict[int, list[float]] = {}
+    for pair in pairs:
+        for words in (pair.a, pair.b):
+            chances.setdefault(words, []).append(pair.chance(words))
+    return max(sorted(chances), key=lambda words: min(chances[words]))
+
+
+def _rivals(pairs: Sequence[SizePair]) -> list[int]:
+    """Return the sizes that are as good a bet as the leader."""
+    leader = _leader(pairs)
+    return [
+        pair.other(leader)
+        for pair in pairs
+        if leader in (pair.a, pair.b) and abs(pair.probability - 0.5) < NO_BET
+    ]
+
 
 @dataclass(frozen=True)
 class PassagesRecord(Record):
@@ -141,7 +183,7 @@ class PassagesRecord(Record):
         questions: kind to number.
         figures: of each model and size.
         pairs: of each model and two sizes.
-        best: model to the size that is the better bet.
+        best: model to the size that is the better bet; None where no size is.
         versions: versions of the packages that a number may depend on.
     """
 
@@ -150,23 +192,37 @@ class PassagesRecord(Record):
     questions: dict[str, int]
     figures: list[SizeFigures]
     pairs: list[SizePair]
-    best: dict[str, int]
+    best: dict[str, int | None]
     versions: dict[str, str] = field(default_factory=versions)
 
+    def __post_init__(self) -> None:
+        """Check that each model has sizes to bet on.
+
+        Raises:
+            ValueError: one has none.
+        """
+        models = {pair.model for pair in self.pairs}
+        for model in self.best:
+            if model not in models:
+                raise ValueError(f"no sizes of {model} are compared")
+
     def sentence(self, model: str) -> str:
-        """Return which size is the better bet for a model, and how sure that is."""
+        """Return which size is the better bet for a model, if one is, and how sure that is."""
+        pairs = [pair for pair in self.pairs if pair.model == model]
         best = self.best[model]
-        chances = []
-        for pair in self.pairs:
-            if pair.model != model:
-                continue
-            if pair.b == best:
-                chances.append(f"{pair.probability:.0%} against {pair.a}")
-            elif pair.a == best:
-                chance = 1 - pair.probability
-                chances.append(f"{chance:.0%} against {pair.b}")
-        odds = ", ".join(chances)
-        return f"{model}: passages of {best} words are the better bet ({odds})."
+        words = _leader(pairs) if best is None else best
+        odds = ", ".join(
+            f"{pair.chance(words):.0%} against {pair.other(words)}"
+            for pair in pairs
+            if words in (pair.a, pair.b)
+        )
+        if best is not None:
+            return f"{model}: passages of {best} words are the better bet ({odds})."
+        equals = " nor ".join(str(size) for size in sorted([words, *_rivals(pairs)]))
+        return (
+            f"{model}: passages of neither {equals} words are the better bet ({words} words: "
+            f"{odds})."
+        )
 
     def describe(self) -> Iterator[str]:
         """Yield the sentences about all models, and what they rest on."""
@@ -260,11 +316,12 @@ def _check_sizes(sizes: Sequence[int]) -> None:
 
 
 def load_whole(dataset: Dataset, split: str) -> Collection:
-    """Load a collection; the sections of files are not cut into passages."""
+    """Load a collection under its own name; the sections of files are not cut into passages."""
     if isinstance(dataset, str | Path):
-        name = str(dataset)
-        if isinstance(resolve_source(name, split), TextFiles):
-            dataset = Reading.extend(name, words=str(_WHOLE))
+        source = resolve_source(str(dataset), split)
+        if isinstance(source, TextFiles):
+            reading = replace(source.reading, words=_WHOLE)
+            return load_source(replace(source, reading=reading), "optional")
     return load_collection(dataset, split, labels="optional")
 
 
@@ -427,6 +484,8 @@ class Passages:
     def cut(cls, corpus: Documents, words: int, language: str, file: Path) -> Passages:
         """Cut a corpus into passages of at most so many words.
 
+        The passages keep the facts about the corpus, so that BM25 reads them in its language.
+
         Args:
             corpus: the documents.
             words: the most words of a passage.
@@ -449,7 +508,7 @@ class Passages:
                     records.append(passage)
                     pieces.append((row, start, end))
                 row += 1
-        write_arrow(file, iter(records))
+        write_arrow(file, iter(records), facts=corpus.facts.to_json())
         rows, starts, ends = np.array(pieces, np.int64).T
         lengths = count([text for _, _, _, text in records])
         return cls(
@@ -499,12 +558,12 @@ def _compare(
     pairs = []
     best = {}
     for label in specs:
-        of_model = {words: scores[label, words][known] for words in sizes}
+        of_model = []
         for a, b in itertools.combinations(sorted(sizes), 2):
-            differences = of_model[b] - of_model[a]
-            pairs.append(_pair(label, a, b, differences))
-        means = {words: float(values.mean()) for words, values in of_model.items()}
-        best[label] = max(means, key=lambda words: means[words])
+            differences = scores[label, b][known] - scores[label, a][known]
+            of_model.append(_pair(label, a, b, differences))
+        pairs += of_model
+        best[label] = better_bet(of_model)
     kinds = dict.fromkeys(questions.kinds)
     return PassagesRecord(
         dataset=collection.name,

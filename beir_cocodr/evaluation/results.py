@@ -34,8 +34,8 @@ CALIBRATED = "calibrated"
 JUDGED = "judged"
 PRIOR = "prior"
 
-# A chance so near to one half prefers neither model.
-_NO_BET = 0.05
+#: A chance that is nearer to one half prefers neither side.
+NO_BET = 0.05
 
 #: Ends of an interval.
 Interval = tuple[float, float]
@@ -369,7 +369,7 @@ class PairVerdict(_Comparison):
     @property
     def better_bet(self) -> str | None:
         """Return the model that is more likely to be better; None where neither is."""
-        if abs(self.probability - 0.5) < _NO_BET:
+        if abs(self.probability - 0.5) < NO_BET:
             return None
         if self.probability > 0.5:
             return self.b

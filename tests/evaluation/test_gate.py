@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,8 @@ from conftest import COMMON, TOPICS, completed
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateOptions, GateRecord, _rehearsed, gate
+from beir_cocodr.evaluation.gate import GateOptions, _rehearsed, gate
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.evaluation.gate_rule import GENERATED, SPANS
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.models.cocodr import COCODR
@@ -270,6 +272,45 @@ def test_queries_that_a_new_run_lost_count(labels, collection, tmp_path):
     assert status(whole, other, collection, labels) == 2
 
 
+def test_a_run_of_other_queries_is_named(collection, tmp_path):
+    (tmp_path / "other.run").write_text("some-other-query Q0 d1 1 1.0 tag\n")
+    write_run(tmp_path / "whole.run", collection, lambda row: True)
+    write_run(tmp_path / "even.run", collection, lambda row: row % 2 == 0)
+    write_run(tmp_path / "odd.run", collection, lambda row: row % 2 == 1)
+    other, whole, even, odd = (
+        f"run:{tmp_path / name}.run" for name in ("other", "whole", "even", "odd")
+    )
+    judged = tmp_path / "judged.tsv"
+    lines = (collection / "qrels" / "test.tsv").read_text().splitlines()
+    judged.write_text("\n".join(lines[:3]) + "\n")
+    labelled = f"labelled queries of {collection}"
+    plain = GateOptions()
+    without = GateOptions(labels=False)
+    by_file = GateOptions(judgements=judged)
+    for old, new, options, message in (
+        (other, whole, plain, f"OLD ({other}) answers none of the 60 {labelled}"),
+        (other, other, plain, f"OLD ({other}) answers none of the 60 {labelled}"),
+        ("bm25", other, plain, f"NEW ({other}) answers none of the 60 {labelled}"),
+        (even, odd, plain, f"NEW ({odd}) answers none of the 30 {labelled}"),
+        (other, whole, without, f"OLD ({other}) answers none of the 60 queries of {collection}"),
+        ("bm25", other, by_file, f"NEW ({other}) answers none of the 2 judged queries of {judged}"),
+    ):
+        with pytest.raises(InputError, match=f"^{re.escape(message)} that it would be asked: "):
+            gate(old, new, str(collection), options=options)
+
+
+def test_a_collection_without_queries_is_told_from_a_run_of_other_queries(collection, tmp_path):
+    whole = write_run(tmp_path / "whole.run", collection, lambda row: True)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    shutil.copy(collection / "corpus.jsonl", alone)
+    with pytest.raises(InputError, match=f"{alone} has none, and a run cannot answer generated"):
+        gate(f"run:{whole}", "bm25", str(alone))
+    short = {"d1": "", "d2": "!"}
+    with pytest.raises(InputError, match="has none, and its documents are too short"):
+        gate("bm25", "bm25", short)
+
+
 def test_a_lead_on_what_one_side_was_trained_on_does_not_count():
     contamination = Contamination(spans=frozenset({"new"}), generated=frozenset({"old", "new"}))
     low, high = np.zeros(20), np.ones(20)
@@ -285,6 +326,43 @@ def test_equal_names_are_told_apart(collection):
     assert done.returncode == 0
     assert done.stdout.startswith("NEW (bm25) is not worse than OLD (bm25)")
     assert "compare" not in done.stderr
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_the_same_lists_pass_at_every_margin(labels, collection, whole, tmp_path):
+    for margin in (0.0, 0.0015, 0.01):
+        options = GateOptions(samples=20, margin=margin, labels=labels)
+        for side in ("bm25", whole):
+            record = gate(side, side, str(collection), options=options)
+            assert (record.decision, record.exit_status) == ("not worse", 0)
+            assert record.is_unchanged
+            first = record.paragraph.partition(". On ")[0]
+            assert f"by more than {margin:g} in nDCG@10 on {collection}: both give" in first
+            assert "probability" not in first
+            headline = gate_headline(record)
+            assert headline.sentence.endswith("for every query that they were asked.")
+            assert [name for name, _ in headline.facts] == ["Tolerated loss", "Exit status"]
+    assert status("bm25", "bm25", collection, "--margin", "0", "--samples", "10") == 0
+    eight = changed(whole, tmp_path / "int8", lambda vectors: rounded(vectors, 127))
+    record = gate(whole, eight, str(collection), options=GateOptions(margin=0.0, labels=labels))
+    assert not record.is_unchanged
+    assert record.decision != "not worse"
+
+
+def test_a_store_that_lacks_a_document_is_not_the_same(collection, clean, whole, tmp_path):
+    """The further document is among the best of no query, so that all lists are the same."""
+    more = tmp_path / "more"
+    more.mkdir()
+    further = json.dumps({"_id": "further", "title": "", "text": "zebra"})
+    (more / "corpus.jsonl").write_text((collection / "corpus.jsonl").read_text() + further + "\n")
+    old = encoded(more, clean, tmp_path / "old")
+    options = GateOptions(samples=20, margin=0.0)
+    record = gate(old, whole, str(more), options=options)
+    assert record.missing == {"old": 0, "new": 1}
+    assert all(figures.has_same_lists for figures in record.evidence)
+    assert not record.is_unchanged
+    assert record.decision == "cannot tell"
+    assert gate(whole, old, str(more), options=options).decision == "not worse"
 
 
 def test_lost_documents_are_named_where_they_decide(collection):
@@ -331,6 +409,53 @@ def test_the_settings_of_one_side(collection, clean, whole):
     assert gate(model, whole, str(collection)).decision == "not worse"
     with pytest.raises(InputError, match=r"NEW.*document_length"):
         gate(model, whole, str(collection), options=options)
+
+
+def test_a_store_or_a_run_refuses_settings_of_both_sides_that_it_cannot_follow(
+    collection, clean, whole, tmp_path
+):
+    """Otherwise one side alone follows them, and the gate calls one encoder worse than itself."""
+    model, dataset = str(clean), str(collection)
+    run = write_run(tmp_path / "bm25.run", collection, lambda row: True)
+    settings = {
+        "query_length": 5,
+        "document_length": 12,
+        "query_prompt": "query: ",
+        "document_prompt": "text: ",
+        "title_separator": ": ",
+        "pooling": "mean",
+        "chunk_pooling": "mean",
+    }
+    for name, value in settings.items():
+        search = SearchOptions(encoder=EncoderOptions(**{name: value}))
+        for old, new, role in ((whole, model, "OLD"), ("bm25", whole, "NEW"), (run, model, "OLD")):
+            with pytest.raises(InputError, match=f"^{role} cannot be loaded with {name}: "):
+                gate(old, new, dataset, search=search)
+    words = ["gate", str(whole), model, "--dataset", dataset, "--query-length", "5"]
+    done = completed(main, words)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(
+        "OLD cannot be loaded with query_length: the store records how its documents were encoded; "
+        "leave them out, or set them for NEW alone with --set-new"
+    )
+    assert status(whole, model, collection, "--set-new", "query_length=64") == 0
+    # Where the device computes the vectors is no setting of them.
+    assert status(run, run, collection, "--device", "cpu") == 0
+    assert status(whole, model, collection, "--device", "cpu") == 0
+
+
+def test_settings_with_which_a_store_was_encoded_may_be_given(collection, clean, tmp_path):
+    encoder = EncoderOptions(query_length=20, document_length=30, chunk_pooling="first")
+    store = encoded(collection, clean, tmp_path / "store", encoder)
+    search = SearchOptions(encoder=replace(encoder, query_prompt="", title_separator=" "))
+    options = GateOptions(samples=20)
+    for old, new in ((store, str(clean)), (str(clean), store), (store, store)):
+        record = gate(old, new, str(collection), options=options, search=search)
+        assert record.decision == "not worse"
+        assert all(figures.distance < 1e-9 for figures in record.evidence)
+    other = replace(search, encoder=replace(encoder, document_length=31))
+    with pytest.raises(InputError, match="OLD cannot be loaded with document_length: the store"):
+        gate(store, str(clean), str(collection), search=other)
 
 
 def test_an_index_in_a_store(collection, whole, tmp_path):

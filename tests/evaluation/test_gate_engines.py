@@ -16,8 +16,9 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateOptions, GateRecord, gate
-from beir_cocodr.models.spec import EncoderOptions
+from beir_cocodr.evaluation.gate import GateOptions, gate
+from beir_cocodr.evaluation.gate_record import GateRecord
+from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.bm25 import BM25
 from tests.http_servers import Asked, serving
 
@@ -206,6 +207,9 @@ def test_an_engine_that_cannot_be_judged_ends_with_2(collection, documents):
             gate("bm25", url, str(collection), options=OPTIONS)
         with pytest.raises(InputError, match=r"NEW.*the engine reads texts itself"):
             gate("bm25", url, str(collection), options=replace(OPTIONS, new=PREFIX))
+        both = SearchOptions(encoder=EncoderOptions(query_length=3))
+        with pytest.raises(InputError, match=r"OLD.*query_length.*reads texts itself.*--set-new"):
+            gate(url, "bm25", str(collection), options=OPTIONS, search=both)
 
     class Silent:
         def search(self, queries, top_k):

@@ -73,6 +73,30 @@ def test_equal_lists_are_never_worse_at_the_default_margin(tolerated):
     assert assess(figures, 0.01 + tolerated).decide() == NOT_WORSE
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.0015, 0.01])
+def test_the_same_lists_are_not_worse_at_any_margin(margin):
+    rounded = 2e-16
+    figures = [evidence(SPANS, 0.0, 0.0, rounded), GateEvidence(REAL, 100, 0.0)]
+    labelled = [*figures, evidence(LABELLED, 0.0, 0.01, 0.0)]
+    for one in (figures, labelled):
+        assert assess(one, margin).is_unchanged
+        assert assess(one, margin).decide() == NOT_WORSE
+    # The least change of one list among 1,000.
+    swapped = (1 / math.log2(10) - 1 / math.log2(11)) / sum(1 / math.log2(2 + k) for k in range(10))
+    differing = [evidence(SPANS, 0.0, 0.0, 0.0), GateEvidence(REAL, 1000, swapped / 1000)]
+    assert not assess(differing, margin).is_unchanged
+    # NEW lacks documents that OLD holds, and no query has asked for them.
+    assert not assess(figures, margin, lacks_documents=True).is_unchanged
+
+
+def test_the_least_margin_at_which_lists_that_differ_can_pass():
+    least = -stats.norm.ppf(0.2) * 0.002  # "not worse" below 20%, the error is at least 0.002
+    assert least == pytest.approx(0.0017, abs=0.00005)
+    hardly = [evidence(SPANS, 0.0, 0.0, 1e-6), GateEvidence(REAL, 100, 1e-6)]
+    assert assess(hardly, 0.0016).decide() == "cannot tell"
+    assert assess(hardly, 0.0017).decide() == NOT_WORSE
+
+
 def test_two_runs_that_differ_much_cannot_be_told_without_labels():
     assert assess([GateEvidence(REAL, 100, 0.6)], 0.01).decide() == "cannot tell"
     assert assess([GateEvidence(REAL, 100, 0.0)], 0.01).decide() == NOT_WORSE

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from page_reader import Page
 
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
-from beir_cocodr.evaluation.gate import GateRecord
+from beir_cocodr.evaluation.gate_record import GateRecord
 from beir_cocodr.evaluation.gate_rule import GateEvidence
 from beir_cocodr.evaluation.passage_sizes import PassagesRecord, SizeFigures, SizePair
 from beir_cocodr.report.html.page import write_report
@@ -104,6 +105,17 @@ def test_sizes_of_passages_have_a_page(tmp_path):
     ]
     for figure in ("300", "0.610", "0.710", "0.400", "+0.012", "−0.010 to +0.030", "0.80"):
         assert figure in page.section("figures")
+
+
+def test_sizes_of_passages_without_a_better_bet_have_a_page(tmp_path):
+    pairs = [SizePair("bm25", 90, 180, 0.0, (-0.05, 0.05), 0.5)]
+    record = replace(passages_record(), pairs=pairs, best={"bm25": None})
+    page = Page(Path(write_report(written(tmp_path / "sizes", "passages.json", record)).path))
+    assert page.faults == []
+    assert page.find("h2", id="verdict-word") == ["Cannot tell"]
+    [sentence] = page.find("p", class_="sentence")
+    assert "passages of neither 90 nor 180 words are the better bet" in sentence
+    assert "no size for bm25" in page.section("verdict")
 
 
 @pytest.fixture(scope="module")

@@ -133,11 +133,14 @@ class HeldOutQueries:
         return drawn
 
     def write_corpus(self, folder: Path) -> Documents:
-        """Write the corpus without the queries, row by row, to a folder that the caller removes."""
+        """Write the corpus without the queries, row by row, to a folder that the caller removes.
+
+        It keeps the facts about its files, so that BM25 reads it in the same language.
+        """
         path = folder / CORPUS_FILE
         documents = itertools.chain.from_iterable(self.documents.chunks(_CHUNK))
         rows = (self._row(row, document) for row, document in enumerate(documents))
-        write_arrow(path, rows)
+        write_arrow(path, rows, facts=self.documents.facts.to_json())
         return open_corpus(path)
 
     def _row(self, row: int, document: dict[str, str]) -> tuple[int, str, str, str]:

@@ -1,6 +1,6 @@
 """The decision of a gate and its evidence, as the page shows them."""
 
-from beir_cocodr.evaluation.gate import GateRecord
+from beir_cocodr.evaluation.gate_record import UNCHANGED, GateRecord
 from beir_cocodr.evaluation.gate_rule import CANNOT_TELL, NOT_WORSE, WORSE, GateEvidence
 from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.tables import (
@@ -40,14 +40,20 @@ def gate_headline(record: GateRecord) -> Headline:
             f"{decision} on {collection}, because it no longer finds documents that it should "
             f"find. nDCG@10 alone would not show it: {expected}."
         )
+    elif record.is_decided_by_same_lists:
+        sentence = (
+            f"{decision} by more than {record.margin:g} nDCG@10 on {collection}: {UNCHANGED}."
+        )
     else:
         sentence = f"{decision} by more than {record.margin:g} nDCG@10 on {collection}: {expected}."
-    facts = [
-        ("Estimated nDCG@10", f"{signed(record.estimate)} (90% {span(record.interval)})"),
-        ("Tolerated loss", f"{record.margin:g}"),
-        ("Probability of a larger loss", f"{record.probability_worse:.0%}"),
-        ("Exit status", str(record.exit_status)),
-    ]
+    tolerated = ("Tolerated loss", f"{record.margin:g}")
+    ended = ("Exit status", str(record.exit_status))
+    if record.is_decided_by_same_lists:
+        facts = [tolerated, ended]
+    else:
+        estimate = f"{signed(record.estimate)} (90% {span(record.interval)})"
+        probability = ("Probability of a larger loss", f"{record.probability_worse:.0%}")
+        facts = [("Estimated nDCG@10", estimate), tolerated, probability, ended]
     return Headline(record.decision, sentence, facts, notes=_notes(record))
 
 

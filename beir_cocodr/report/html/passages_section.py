@@ -1,7 +1,7 @@
 """The comparison of passage sizes, as the page shows it."""
 
 from beir_cocodr.evaluation.passage_sizes import PassagesRecord
-from beir_cocodr.report.html.headline_record import Headline
+from beir_cocodr.report.html.headline_record import CANNOT_TELL, Headline
 from beir_cocodr.report.html.tables import (
     HtmlTable,
     TableCell,
@@ -19,8 +19,13 @@ _BETTER_BET = "better bet"
 def passages_headline(record: PassagesRecord) -> Headline:
     """Return the better bet for the first model; the other sentences follow as notes."""
     sentence, *notes = record.describe()
-    facts = [("Words of a passage", f"{size:,} for {model}") for model, size in record.best.items()]
-    return Headline(_BETTER_BET, sentence, facts, notes=notes)
+    facts = []
+    for model, size in record.best.items():
+        words = "no size" if size is None else f"{size:,}"
+        facts.append(("Words of a passage", f"{words} for {model}"))
+    first = next(iter(record.best.values()), None)
+    word = CANNOT_TELL if first is None else _BETTER_BET
+    return Headline(word, sentence, facts, notes=notes)
 
 
 def passages_tables(record: PassagesRecord) -> list[HtmlTable]:

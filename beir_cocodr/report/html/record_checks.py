@@ -6,7 +6,7 @@ from pathlib import Path
 
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
-from beir_cocodr.evaluation.gate import GATE_FILE, GateRecord
+from beir_cocodr.evaluation.gate_record import GATE_FILE, GateRecord
 from beir_cocodr.evaluation.passage_sizes import PASSAGES_FILE, PassagesRecord
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
 

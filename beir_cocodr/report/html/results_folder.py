@@ -14,7 +14,7 @@ from beir_cocodr.errors import InputError, explained, listed
 from beir_cocodr.evaluation.chains import BASE, Chain
 from beir_cocodr.evaluation.compare import COMPARISON_FILE
 from beir_cocodr.evaluation.evaluate import read_per_query
-from beir_cocodr.evaluation.gate import GATE_FILE, GateRecord
+from beir_cocodr.evaluation.gate_record import GATE_FILE, GateRecord
 from beir_cocodr.evaluation.passage_sizes import PASSAGES_FILE, PassagesRecord
 from beir_cocodr.evaluation.results import (
     AdaptationRecord,

@@ -118,6 +118,13 @@ class StoreRecord(Record):
 
         return self.model == other.model and encoder(self) == encoder(other)
 
+    def has_setting(self, name: str, value: object) -> bool:
+        """Return true if an encoder's setting, such as "query_length", had a value.
+
+        It is false for a setting that stores do not record, such as "pooling".
+        """
+        return self.identity.get(name, _LEFT_OUT.get(name)) == value
+
     def encoding_differences(self, identity: Identity) -> str:
         """Return how the documents of another identity are encoded otherwise, with both values.
 
