@@ -56,7 +56,7 @@ def count_calls(patched: pytest.MonkeyPatch, counts: Counter) -> None:
         patched.setattr(module, name, call)
 
     counted(loading, "_load_by_name")
-    counted(collection, "_load")
+    counted(collection, "load_source")
     parse = ModelSpec.parse.__func__
 
     def parsed(cls, name):
@@ -294,4 +294,4 @@ def test_collections_and_encoders_are_loaded_once_and_names_parsed_once(adapted,
     folders = [str(output / "models" / name) for name in ("coco", "source", "coco+source")]
     assert loaded == dict.fromkeys([str(tiny_mlm), *folders], 1)
     # The target and, from another split of the same folder, the source.
-    assert sum(times for (name, _), times in counts.items() if name == "_load") == 2
+    assert sum(times for (name, _), times in counts.items() if name == "load_source") == 2
