@@ -160,6 +160,10 @@ class COCODR(SentenceTransformer):
             prompts["document"] = document_prompt
         if model_name_or_path is None and not kwargs.get("modules"):
             raise InputError("the model is None; give a name or a folder, or its modules")
+        if model_name_or_path is None and pooling is not None:
+            raise InputError(
+                f"pooling {pooling} is for a checkpoint, not for modules; leave it out"
+            )
         if model_name_or_path is None:
             super().__init__(None, prompts=prompts, **kwargs)
             self._set_format(title_separator)

@@ -257,3 +257,9 @@ def test_the_settings_of_the_record_name_the_server(embeddings):
     assert json.dumps(model[0].get_config_dict()) == json.dumps(
         {"url": f"{server.url}/v1", "model": "tiny", "dimension": 32}
     )
+
+
+def test_how_tokens_are_pooled_is_the_business_of_the_server(embeddings):
+    refused = pytest.raises(InputError, match="pooling mean is for a checkpoint")
+    with serving(embeddings) as server, refused:
+        load_encoder(f"endpoint:{server.url}#tiny", EncoderOptions(pooling="mean"))

@@ -169,16 +169,17 @@ def lexical_queries(
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
+    language = documents.facts.language or "en"
     reader = PassageReader(
         documents,
         text_format,
         word_counter().count,
         _PASSAGE_WORDS,
-        "en",
+        language,
     )
     generator = LexicalGenerator(
         documents,
-        GenerationOptions(per_passage=1, seed=seed),
+        GenerationOptions(per_passage=1, seed=seed, language=language),
     )
     generator.prepare(folder)
     order = rng.permutation(len(documents))[: LOOKS * size]

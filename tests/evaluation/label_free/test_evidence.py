@@ -271,6 +271,23 @@ def test_lexical_queries_come_from_their_documents_and_leak(documents, tmp_path)
     assert made.verbatim == 1
 
 
+def test_sentences_that_are_queries_end_as_in_the_language_of_the_folder(tmp_path):
+    """In German, the point after a number makes it an ordinal."""
+    pytest.importorskip("py3langid")
+    folder = tmp_path / "de"
+    folder.mkdir()
+    for number, town in enumerate(["Aachen", "Bremen", "Celle", "Dessau", "Erfurt", "Fulda"] * 5):
+        text = (
+            f"Die Kündigung des Mieters Nummer {number} aus {town} wird am 3. Mai wirksam werden."
+        )
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    corpus = load_collection(str(folder), labels="none").documents
+    made = lexical_queries(corpus, tmp_path, size=30)
+    sentences = [text for text in made.texts if "wird" in text and "Kündigung" in text]
+    assert sentences
+    assert all(text.endswith("wirksam werden.") for text in sentences)
+
+
 def test_verbatim_share_by_hand():
     assert verbatim_share(["a b", "c d d"], ["b x", "c d"]) == pytest.approx((1 / 2 + 1) / 2)
     assert verbatim_share([], []) is None
