@@ -516,17 +516,24 @@ def describe_alone(gain: JudgedGain, queries: int) -> str:
     return f"{alone} ({low:+.3f} to {high:+.3f}, however often one looks)"
 
 
-def describe_gain(gain: JudgedGain, queries: int) -> str:
+def describe_gain(gain: JudgedGain, queries: int, *, is_decided: bool) -> str:
     """Say in words what judged queries alone gain, and how many more would settle it.
 
     This is for a pair of models. The gain of a choice on held-out queries decides no verdict, and
-    so nothing is settled by it: see :func:`describe_alone`.
+    so nothing is settled by it: see :func:`describe_alone`. The same holds where a verdict, which
+    also rests on what was expected, differs from what judged queries alone would decide.
+
+    Args:
+        gain: What the judged queries gain.
+        queries: How many they are.
+        is_decided: True if the verdict on the pair is decided.
     """
     alone = describe_alone(gain, queries)
-    if gain.interval is None:
+    is_settled = gain.more == 0
+    if gain.interval is None or is_settled != is_decided:
         return alone
     if gain.more is None:
         return f"{alone}; more than {_PLANNED:,} would not settle it"
-    if not gain.more:
+    if is_settled:
         return f"{alone}, settled"
     return f"{alone}; about {gain.more:,} more would settle it"

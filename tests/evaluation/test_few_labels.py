@@ -18,6 +18,7 @@ from beir_cocodr.evaluation.few_labels import (
     FewLabels,
     JudgedGain,
     count_unjudged,
+    describe_gain,
     half_width,
     held_out_gain,
     judge,
@@ -228,6 +229,16 @@ def test_a_held_out_gain_settles_nothing_because_no_verdict_rests_on_it():
         assert f"had no part in it: {sign} on 20 judged queries alone (" in choice
         assert choice.endswith("however often one looks).")
         assert "settle" not in choice
+
+
+def test_judged_queries_alone_never_contradict_the_verdict_on_a_pair():
+    clear = JudgedGain.of(np.tile([0.5, 0.4], 10), np.ones(20), 0.5, 0.01)
+    unclear = JudgedGain.of(np.tile([0.3, -0.2], 10), np.ones(20), 0.5, 0.01)
+    assert describe_gain(clear, 20, is_decided=True).endswith(", settled")
+    more = f"; about {unclear.more} more would settle it"
+    assert describe_gain(unclear, 20, is_decided=False).endswith(more)
+    for gain, is_decided in ((clear, False), (unclear, True)):
+        assert "settle" not in describe_gain(gain, 20, is_decided=is_decided)
 
 
 def test_below_ten_queries_there_is_no_interval():

@@ -569,13 +569,15 @@ def _with_judgements(
             half = interval[1] - gain.difference
             joined = ExpectedDifference(gain.difference, half / NORMAL, half / NORMAL, 0.0)
     verdict, reason = _by_interval(joined.mean, interval, margin)
+    is_decided = verdict != CANNOT_TELL
+    alone = describe_gain(gain, few_labels.queries, is_decided=is_decided)
     return replace(
         pair,
         verdict=verdict,
         probability=joined.chance,
         rule=JUDGED,
         score=2 * joined.chance - 1,
-        reason=f"{reason}; {describe_gain(gain, few_labels.queries)}",
+        reason=f"{reason}; {alone}",
         estimate=joined.mean,
         interval=interval,
         prior_share=joined.prior_share,
