@@ -1,5 +1,6 @@
 """The commands that train, and the one that generates queries to train on."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -312,6 +313,15 @@ _Weighting = Annotated[
 ]
 
 
+def _check_weighting(weighting: str | None, stages: Sequence[str]) -> None:
+    """Raise an InputError if a weighting is given that no stage reads."""
+    if weighting is not None and "finetune" not in stages:
+        raise InputError(
+            f"--weighting is read by the stage finetune, and the stages are {', '.join(stages)}; "
+            "leave it out"
+        )
+
+
 @names_models
 @gives(
     "shared",
@@ -351,11 +361,7 @@ def adapt(
     """
     chosen = presets.chosen_stages([stage.strip() for stage in stages.split(",") if stage.strip()])
     presets.check_preset(preset, chosen)
-    if weighting is not None and "finetune" not in chosen:
-        raise InputError(
-            f"--weighting is read by the stage finetune, and the stages are {', '.join(chosen)}; "
-            "leave it out"
-        )
+    _check_weighting(weighting, chosen)
     of_stage: dict[str, Json] = {
         "finetune": {"weighting": weighting},
         "fuse": {"bm25_weight": search.bm25_weight},

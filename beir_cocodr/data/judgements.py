@@ -78,7 +78,7 @@ def write_annotation_candidates(
     """Write pairs to judge as TSV with a header.
 
     Ids are written as they are, texts by :func:`~beir_cocodr.io.text_cell`; :func:`load_judgements`
-    reads the same texts, but for white space.
+    reads the same texts, apart from white space.
     """
     with atomic_writer(path) as file:
         file.write("\t".join(COLUMNS) + "\n")

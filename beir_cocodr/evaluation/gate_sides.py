@@ -280,11 +280,11 @@ def open_side(
     Raises:
         InputError: If it cannot be opened, or has settings that it cannot follow.
     """
-    given = resources.options.encoder
+    options = resources.options.encoder
     from_store = _store_and_index(model, resources.options.verify)
     if from_store is not None:
         store, index = from_store
-        differing = _differing(store, given)
+        differing = _differing(store, options)
         reason = "the store records how its documents were encoded"
         _check_no_settings(role, reason, differing, of_side=settings)
         folder = store.folder
@@ -293,7 +293,7 @@ def open_side(
         return StoreSide(str(folder), store, resources.documents, resources.options, index, other)
     spec = resolve_model(model, argument=role)
     if spec.kind == RUN:
-        _check_no_settings(role, "a run is not searched again", given, of_side=settings)
+        _check_no_settings(role, "a run is not searched again", options, of_side=settings)
         return RunSide(spec.name, spec, resources.documents)
     if spec.loaded is not None:
         _check_no_settings(role, "a loaded model keeps its own settings", settings)
@@ -306,7 +306,7 @@ def open_side(
         http = cast("HttpSearch", ranker)
         if not http.settings.encoder:
             reason = "the engine reads texts itself"
-            _check_no_settings(role, reason, given, of_side=settings)
+            _check_no_settings(role, reason, options, of_side=settings)
         return EngineSide(spec.name, http, resources.documents, http.settings.encoder)
     if spec.kind == RETRIEVER:
         return EngineSide(spec.name, cast("RetrieverRanker", ranker), resources.documents)
@@ -332,14 +332,14 @@ def with_settings(options: SearchOptions, settings: EncoderOptions) -> SearchOpt
     return replace(options, encoder=settings.over(options.encoder))
 
 
-def _differing(store: EmbeddingStore, given: EncoderOptions) -> EncoderOptions:
+def _differing(store: EmbeddingStore, options: EncoderOptions) -> EncoderOptions:
     """Return the settings that are not those with which a store was encoded."""
     same = {
         name: None
-        for name, value in given.describe().items()
+        for name, value in options.describe().items()
         if store.record.has_setting(name, value)
     }
-    return replace(given, **same)
+    return replace(options, **same)
 
 
 def _check_no_settings(
@@ -348,16 +348,16 @@ def _check_no_settings(
     settings: EncoderOptions,
     of_side: EncoderOptions | None = None,
 ) -> None:
-    """Check that a side is given no settings; the device is none, as it changes no result.
+    """Check that no settings are asked for; the device is none, as it changes no result.
 
     Args:
         role: "OLD" or "NEW".
         reason: Why it can follow none.
-        settings: What it is given.
-        of_side: The part of it that was given to this side alone; by default all of it.
+        settings: The settings that were asked for.
+        of_side: Those that were asked for this side alone; by default all of them.
 
     Raises:
-        InputError: If it is given some.
+        InputError: If there are any.
     """
     names = list(settings.describe())
     if not names:

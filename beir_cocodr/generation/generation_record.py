@@ -81,7 +81,8 @@ class GenerationRecord(GenerationPlan):
 
     Attributes:
         counts: Passages, queries, and what was left out, by kind. A kind of query that was asked
-            for counts the kept ones; ``generated_titles`` and the like count what was generated.
+            for counts the kept ones; names such as ``generated_titles``
+            count what was generated.
         seconds: ``generating`` and ``selecting``.
         versions: Versions of the packages that the queries may depend on.
         citations: BibTeX keys or entries of the generator.

@@ -40,8 +40,8 @@ class KeptGenerator:
     one batch, and a corpus that has changed pays for its new passages alone. What the other
     generator draws for a passage has to depend on its text and not on the passages beside it, as
     these are only those that are not written yet. Queries lose labels and marks around them; those
-    that are too short or speak of "the passage" are emptied and counted. A passage of which no
-    query is left is not kept: a server may answer better the next time.
+    that are too short or speak of "the passage" are emptied and counted. A passage without a
+    usable query is not kept: a server may answer better the next time.
 
     Args:
         inner: The generator that writes.
@@ -89,7 +89,7 @@ class KeptGenerator:
         return [] if self.knows(passage) else self.inner.prompts_of(passage)
 
     def knows(self, passage: Passage) -> bool:
-        """Return true if queries of a passage are kept, of which one at least can be used."""
+        """Return true if queries of a passage are kept, and at least one can be used."""
         return bool(self._kept(passage))
 
     def _write_all(

@@ -457,9 +457,7 @@ class Gatherer:
             },
             margins=self._margins(rankings if real else {}),
             cut_words=self._cut_words(),
-            nonletter_excess=nonletter_excess(list(asked.values()), self.documents)
-            if real
-            else 0.0,
+            nonletter_excess=nonletter_excess(texts, self.documents) if real else 0.0,
             pooled=self._read_pools(texts, list(lists.values())) if real else None,
             all_rankings=all_rankings,
         )
