@@ -154,7 +154,8 @@ def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
     if explanation:
         reason += f" ({explanation})"
     if status in (401, 403):
-        way_out = f"give the key that the server asks for, by default in {KEY_VARIABLE}"
+        usual = f"give the key that the server asks for, by default in {KEY_VARIABLE}"
+        way_out = request.key_advice or usual
     elif 300 <= status < 400:
         way_out = "give the URL that it redirects to"
     elif status < 500 and status not in _TEMPORARY:

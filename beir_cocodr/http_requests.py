@@ -45,6 +45,7 @@ class HttpRequest:
         headers: Headers, which may hold secrets.
         body: Content that is sent as JSON; None for no content.
         secrets: Values that no message may show.
+        key_advice: What to do where the server asks for a key; "" names the usual variable.
     """
 
     method: str
@@ -52,6 +53,7 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: object = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    key_advice: str = field(default="", repr=False)
 
     def hide(self, text: str) -> str:
         """Return a text in one line, without the secrets, as far as a message quotes it."""

@@ -22,6 +22,7 @@ from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.http_settings import (
     HttpSettings,
+    failure_in,
     has_lists,
     results_at,
     steps_of,
@@ -38,6 +39,9 @@ _ANSWERS = "answers"
 
 # Characters of an answer that a message quotes.
 _QUOTED = 80
+
+# Answers of one length show a limit of the engine only if there are as many as this.
+_FEWEST_ANSWERS = 10
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ class HttpSearch:
             rows, scores = self._known(answer, unknown)
             candidates.append((rows, scores))
         self._report(answers, unknown)
+        self._warn_of_pages(answers, top_k)
         return Ranking.of_best(queries, candidates, self.documents.tie_ranks(), top_k)
 
     def answers(self, queries: dict[str, str], top_k: int) -> dict[str, dict[str, float]]:
@@ -125,6 +130,7 @@ class HttpSearch:
         answers = self._answers(list(queries.values()), top_k)
         self._repeated(answers)
         self._without_id(answers)
+        self._warn_of_pages(answers, top_k - 1)  # the last one takes the place of a dropped one
         return {
             query: dict(zip(answer.ids, answer.scores, strict=True))
             for query, answer in zip(queries, answers, strict=True)
@@ -163,6 +169,7 @@ class HttpSearch:
 
     def _ask(self, request: HttpRequest) -> Answer:
         content = fetch_json(request, self.settings.options)
+        self._check_complete(content, request)
         answer = self._read(content, request)
         # An answer of another form may be refused, and is asked for again.
         if self.settings.keep_minutes and answer.has_form:
@@ -170,6 +177,22 @@ class HttpSearch:
             with filling_cache(path.parent):
                 write_text(path, json.dumps(vars(answer)))
         return answer
+
+    def _check_complete(self, content: object, request: HttpRequest) -> None:
+        """Check that the engine did not fail, and searched all of its index.
+
+        Raises:
+            ServerError: The answer says otherwise at one of the paths of ``failures``.
+        """
+        failure = failure_in(content, self.settings.failures)
+        if failure is None:
+            return
+        path, value = failure
+        said = request.hide(json.dumps(value, ensure_ascii=False))
+        raise ServerError(
+            f"{self.name}: an answer has {path} {said}, so it lacks results; look at the log of "
+            f'the server, or set "failures" without {path} to count such answers as they are'
+        )
 
     def _path(self, request: HttpRequest) -> Path:
         """Return the file in which the answer to a request is kept."""
@@ -311,6 +334,23 @@ class HttpSearch:
             "repeated_documents": self._repeated(answers),
             "results_without_id": self._without_id(answers),
         }
+
+    def _warn_of_pages(self, answers: Sequence[Answer], top_k: int) -> None:
+        """Say if all answers have the same length, and fewer results than were asked for."""
+        lengths = [len(answer.ids) + answer.repeated + answer.without_id for answer in answers]
+        found = {length for length in lengths if length}
+        if len(answers) < _FEWEST_ANSWERS or len(found) != 1:
+            return
+        [length] = found
+        if length < min(top_k, len(self.documents)):
+            log.warning(
+                "%s returned exactly %d results for every query that has any, although %d were "
+                "asked for; if its pages are that long, let it return longer ones, because what "
+                "it leaves out counts as not found",
+                self.name,
+                length,
+                top_k,
+            )
 
     def _repeated(self, answers: Sequence[Answer]) -> int:
         """Return how often one answer had a document again, and say so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,8 +29,17 @@ _COLLECTION = "{collection}"
 # A variable of the environment in a header.
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
+# What to do where an engine asks for a key.
+_KEY_ADVICE = (
+    'give the key that the server asks for under "headers" in a file of settings, as in '
+    '{"Authorization": "Bearer ${MY_KEY}"} with the key in the environment variable MY_KEY'
+)
+
 # A step of a path: each element of a list.
 _EACH = "[]"
+
+# The end of a key that an answer may lack, because nothing was found.
+_MAY_LACK = "?"
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,10 @@ class HttpSettings(Options):
     Attributes:
         url: The URL.
         ids: The path to the ids of documents in the answer, such as ``hits.hits[]._id``: names of
-            keys, and ``[]`` for each element of a list.
+            keys, and ``[]`` for each element of a list. A list whose name ends with ``?`` may be
+            lacking, which means no results.
+        failures: Paths to what an answer has where the engine failed, or searched only a part of
+            its index. Anything there but null, false, 0 or nothing ends the search.
         scores: The path to their scores; by default documents are ranked as they come.
         method: GET or POST. By default POST if there is a body, and GET otherwise.
         headers: Headers, in which ``${NAME}`` is the environment variable NAME.
@@ -59,6 +71,7 @@ class HttpSettings(Options):
     url: str = option("")
     ids: str = option("[].id")
     scores: str = option("")
+    failures: tuple[str, ...] = ()
     method: str = option("", choices=("", "GET", "POST"))
     headers: dict[str, str] = field(default_factory=dict)
     body: object = None
@@ -79,6 +92,9 @@ class HttpSettings(Options):
         )
         if not is_text:
             raise InputError("headers is not an object of texts; give names and values")
+        is_list = isinstance(self.failures, list | tuple)
+        if not (is_list and all(isinstance(path, str) and path for path in self.failures)):
+            raise InputError('failures is not a list of paths; give some, as in ["timed_out"]')
         template = self.url + json.dumps(self.body, ensure_ascii=False)
         placeholders = (QUERY, QUERY_IN_JSON, VECTOR)
         if not any(placeholder in template for placeholder in placeholders):
@@ -171,6 +187,7 @@ class HttpSettings(Options):
             headers=headers,
             body=None if self.body is None else _filled_json(self.body, texts, values),
             secrets=tuple(secrets),
+            key_advice=_KEY_ADVICE,
         )
 
     def describe(self) -> Json:
@@ -243,6 +260,7 @@ def values_at(
         yield answer
         return
     first, *others = steps
+    first = first.removesuffix(_MAY_LACK)
     parts: list[object] = []
     if first == _EACH and isinstance(answer, list):
         parts = answer
@@ -254,6 +272,15 @@ def values_at(
         yield None
     for part in parts:
         yield from values_at(part, others, gaps=gaps)
+
+
+def failure_in(answer: object, paths: Iterable[str]) -> tuple[str, object] | None:
+    """Return the first path at which an answer says that the engine failed, and what it says."""
+    for path in paths:
+        for value in values_at(answer, steps_of(path)):
+            if value:
+                return path, value
+    return None
 
 
 def results_at(answer: object, steps: list[str]) -> list[object]:
@@ -272,8 +299,16 @@ def results_at(answer: object, steps: list[str]) -> list[object]:
 
 
 def has_lists(answer: object, steps: list[str]) -> bool:
-    """Return true if an answer has the first list of a path, be it empty."""
+    """Return true if an answer has the first list of a path, be it empty.
+
+    A list whose name ends with ``?`` need not be there, if what should hold it is.
+    """
     before = steps[: steps.index(_EACH)] if _EACH in steps else steps
+    if before and before[-1].endswith(_MAY_LACK):
+        name = before[-1].removesuffix(_MAY_LACK)
+        holders = values_at(answer, before[:-1])
+        if any(isinstance(holder, dict) and name not in holder for holder in holders):
+            return True
     return any(isinstance(value, list) or before == steps for value in values_at(answer, before))
 
 
@@ -288,6 +323,7 @@ class HttpPreset:
         ids: See :class:`HttpSettings`.
         scores: See :class:`HttpSettings`.
         help: What is searched, one sentence for the documentation.
+        failures: See :class:`HttpSettings`.
     """
 
     url: str
@@ -295,6 +331,7 @@ class HttpPreset:
     ids: str
     scores: str
     help: str
+    failures: tuple[str, ...] = ()
 
 
 _LUCENE_ENGINE = HttpPreset(
@@ -307,6 +344,7 @@ _LUCENE_ENGINE = HttpPreset(
     ids="hits.hits[]._id",
     scores="hits.hits[]._score",
     help="The fields title and text of an index, by BM25.",
+    failures=("timed_out", "_shards.failed"),
 )
 
 #: Settings for search engines, by name. Add a row of your own from a script.
@@ -327,9 +365,10 @@ PRESETS: dict[str, HttpPreset] = {
             "query": QUERY,
             "hits": TOP_K,
         },
-        ids="root.children[].fields.id",
-        scores="root.children[].relevance",
+        ids="root.children?[].fields.id",
+        scores="root.children?[].relevance",
         help="The documents of a schema, by its default rank profile; they have a field id.",
+        failures=("root.errors", "root.coverage.degraded.timeout"),
     ),
     "weaviate": HttpPreset(
         url="{root}/v1/graphql",
@@ -340,6 +379,7 @@ PRESETS: dict[str, HttpPreset] = {
         ids="data.Get.{collection}[].doc_id",
         scores="data.Get.{collection}[]._additional.score",
         help="The objects of a class, by BM25; a property doc_id contains the document's id.",
+        failures=("errors",),
     ),
 }
 
@@ -370,5 +410,6 @@ def _preset(
         "body": _filled_json(preset.body, names, {}),
         "ids": _filled(preset.ids, names),
         "scores": _filled(preset.scores, names),
+        "failures": preset.failures,
     }
     return {**settings, **{name: value for name, value in chosen.items() if name != "url"}}

@@ -318,6 +318,82 @@ def test_answers_that_were_refused_are_not_kept(collection, tmp_path):
             assert search.answers({"a": "wing"}, 10) == {"a": {known: 0}}
 
 
+#: Answers in the documented forms of engines that failed, or searched only a part of their index.
+INCOMPLETE = {
+    "opensearch": (
+        {"timed_out": True, "hits": {"hits": [{"_id": "d1", "_score": 1.5}]}},
+        "timed_out true",
+    ),
+    "elasticsearch": (
+        {
+            "timed_out": False,
+            "_shards": {"total": 2, "successful": 1, "skipped": 0, "failed": 1},
+            "hits": {"hits": []},
+        },
+        "_shards.failed 1",
+    ),
+    "vespa": (
+        {"root": {"id": "toplevel", "errors": [{"code": 12, "summary": "Timed out"}]}},
+        "root.errors .*Timed out",
+    ),
+    "weaviate": (
+        {"data": {"Get": {"docs": None}}, "errors": [{"message": "no such property"}]},
+        "errors .*no such property",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INCOMPLETE)
+def test_an_answer_of_an_engine_that_failed_is_no_empty_answer(collection, tmp_path, name):
+    """It would score 0, as if the engine had found nothing."""
+    answer, message = INCOMPLETE[name]
+    with serving(lambda asked: answer) as server:
+        settings = {"preset": name, "url": f"{server.url}/docs", "retries": 0}
+        search = HttpSearch(settings_file(tmp_path, **settings), collection.documents)
+        with pytest.raises(InputError, match=message) as caught:
+            search.search({"a": "wing"}, 10)
+        assert "\n" not in str(caught.value)
+        if name == "opensearch":  # the user may know better
+            search = HttpSearch(
+                settings_file(tmp_path, **settings, failures=[]), collection.documents
+            )
+            [known] = collection.documents.ids([0])
+            answer["hits"]["hits"][0]["_id"] = known
+            assert search.answers({"a": "wing"}, 10) == {"a": {known: 1.5}}
+
+
+def test_vespa_has_no_list_where_it_finds_nothing(collection, tmp_path):
+    nothing = {"root": {"id": "toplevel", "relevance": 1.0, "fields": {"totalCount": 0}}}
+    with serving(lambda asked: nothing) as server:
+        search = HttpSearch(f"{server.url}/docs#vespa", collection.documents)
+        assert search.answers({"a": "wing"}, 10) == {"a": {}}
+    with serving(lambda asked: {"message": "no such handler"}) as server:
+        search = HttpSearch(f"{server.url}/docs#vespa", collection.documents)
+        with pytest.raises(InputError, match="correct the path of the ids"):
+            search.answers({"a": "wing"}, 10)
+
+
+def test_an_engine_that_asks_for_a_key_gets_it_by_its_headers(collection, tmp_path):
+    with serving(lambda asked: Reply(401, b'{"error": "no key"}')) as server:
+        search = HttpSearch(at_once(tmp_path, server), collection.documents)
+        with pytest.raises(InputError, match=r'401 \(no key\); give the key .* under "headers"'):
+            search.search({"a": "wing"}, 10)
+
+
+@pytest.mark.parametrize(("length", "is_warned"), [(3, True), (20, False)])
+def test_pages_that_are_shorter_than_what_is_asked_for_are_noticed(
+    collection, tmp_path, caplog, length, is_warned
+):
+    ids = collection.documents.ids(list(range(length)))
+    queries = {str(number): f"wing {number}" for number in range(12)}
+    page = [{"id": id} for id in ids]
+    with serving(lambda asked: [] if "wing%200" in asked.path else page) as server:
+        search = HttpSearch(at_once(tmp_path, server), collection.documents)
+        search.search(queries, 20)
+    said = "returned exactly 3 results for every query that has any, although 20 were asked for"
+    assert (said in caplog.text) == is_warned
+
+
 def test_an_engine_may_have_no_results_for_a_query(collection, tmp_path):
     with serving(lambda asked: [] if "nothing" in asked.path else [{"id": "d1"}]) as server:
         search = HttpSearch(at_once(tmp_path, server), collection.documents)
@@ -373,6 +449,7 @@ def test_an_answer_that_cannot_be_used_is_one_line(collection, tmp_path, answer,
         ({"url": "http://localhost/{query}", "method": "PUT"}, "unknown method 'PUT'"),
         ({"url": "http://localhost/{query}", "headers": {"A": 1}}, "headers"),
         ({"url": "http://localhost/", "body": {"v": "{vector}"}}, "needs an encoder"),
+        ({"url": "http://localhost/{query}", "failures": "errors"}, "failures is not a list"),
         ({"preset": "solr", "url": "http://localhost/docs"}, "unknown preset 'solr'"),
         ({"preset": "qdrant"}, "has no url"),
         ({"preset": "vespa", "url": "http://localhost"}, "names no collection"),
