@@ -18,6 +18,7 @@ from beir_cocodr.io import Json, write_text
 from beir_cocodr.models.term_weights import K1, B
 from beir_cocodr.retrieval.handover.hand_over import HandedOver, WrittenFiles
 from beir_cocodr.retrieval.handover.parquet_files import HTTP_FILE
+from beir_cocodr.retrieval.http_settings import PRESETS
 
 # Bytes of a file, so that a request stays below the limits of most servers (10 to 100 MB).
 _FILE_BYTES = 8 << 20
@@ -51,6 +52,7 @@ def write_opensearch(folder: Path, handed: HandedOver) -> WrittenFiles:
         "body": body,
         "ids": "hits.hits[]._id",
         "scores": "hits.hits[]._score",
+        "failures": list(PRESETS["opensearch"].failures),
         "encoder": record.encoder,
     }
     _write_json(folder / HTTP_FILE, http)
@@ -190,6 +192,7 @@ def _weaviate_http(handed: HandedOver) -> Json:
             "query": f"{{ Get {{ {record.collection}({search}, limit: {{top_k}}) {{ doc_id }} }} }}"
         },
         "ids": f"data.Get.{record.collection}[].doc_id",
+        "failures": list(PRESETS["weaviate"].failures),
         "encoder": record.encoder,
     }
 
