@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.analysis.shift import QUERY_TYPES, Shift
@@ -330,8 +329,8 @@ def _shared_labels(report: Overlap) -> Table:
         rows.append([title, *(shares[grade, minimum] for grade in grades)])
     note = "the corpora differ: passages are compared by their ids"
     return make_table(
-        f"{escape(test.dataset)} ({test.split}), {test.queries:,} queries, against "
-        f"{escape(train.dataset)} ({train.split}), {train.queries:,} queries",
+        f"{test.dataset} ({test.split}), {test.queries:,} queries, against "
+        f"{train.dataset} ({train.split}), {train.queries:,} queries",
         ["test queries with passages relevant in training, of at least grade"],
         map(str, grades),
         rows,
@@ -365,8 +364,8 @@ def _similar_pairs(report: Overlap) -> Table:
     pairs = sorted(nearest.queries, key=lambda row: -row.similarity)
     rows = []
     for row in pairs[:_PAIRS]:
-        training_text = escape(row.training_text or "–")
-        rows.append([escape(row.text), training_text, f"{row.similarity:.3f}"])
+        training_text = row.training_text or "–"
+        rows.append([row.text, training_text, f"{row.similarity:.3f}"])
     note = f"the {_PAIRS} most similar of {len(pairs):,}; --json or --output gives all"
     return make_table(
         f"nearest training queries by {kind}: mean {nearest.mean:.3f}, "
@@ -382,7 +381,7 @@ def regime_tables(report: Regimes) -> list[Table]:
     """Return both regimes with their gap, and the alignment if it was measured."""
     rows = []
     for row in report.rows:
-        cells = [row.group, escape(row.model), str(len(row.seeds))]
+        cells = [row.group, row.model, str(len(row.seeds))]
         for measure in report.measures:
             scores = row.measures[measure]
             cells += format_numbers(".4f", scores.interpolation, scores.extrapolation)
@@ -398,7 +397,7 @@ def regime_tables(report: Regimes) -> list[Table]:
         f"{queries['extrapolation']:,} test queries"
     )
     regimes = make_table(
-        escape(f"{report.method} of {report.train.dataset} and {report.test.dataset}"),
+        f"{report.method} of {report.train.dataset} and {report.test.dataset}",
         ["training sets", "model"],
         columns,
         rows,
@@ -423,7 +422,7 @@ def _alignment(report: Regimes) -> Table:
     for row in report.alignment:
         rows.append(
             [
-                escape(row.collection),
+                row.collection,
                 row.regime,
                 str(row.models),
                 format_number(row.spearman, "+.3f"),
@@ -456,7 +455,7 @@ def resample_tables(manifest: Manifest) -> list[Table]:
         "labels ≥ g: test queries with a passage of at least grade g that is relevant in training; "
         "similarity: cosine to the nearest training query",
         "an id in ir_datasets, after beir_cocodr.plugins.irds.register(), is for example "
-        f"{escape(manifest.sets[0].id)}",
+        f"{manifest.sets[0].id}",
     ]
     if not manifest.same_corpus:
         notes.append("the corpora differ: the test split of each collection is in its folder test")
@@ -475,7 +474,7 @@ def _resample_title(manifest: Manifest) -> str:
     else:
         method = f"ReSTTest, {parameters.buckets} buckets"
     sets = f"{train.dataset} ({train.split}) and {test.dataset} ({test.split})"
-    return escape(f"{method}: {sets} by {manifest.encoder.name}")
+    return f"{method}: {sets} by {manifest.encoder.name}"
 
 
 def _overlap_cells(summary: OverlapSummary, grades: list[int]) -> list[str]:

@@ -1,6 +1,5 @@
 """The figures of a judge as a table of the terminal."""
 
-from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.evaluation.judge.findings import JudgedDifference, JudgeFindings
@@ -60,9 +59,9 @@ def judge_table(judge: JudgeFindings) -> Table:
     for difference in judge.differences:
         texts = [text for text, _ in judge_cells(difference)]
         rows.append([difference.a, difference.b, *texts])
-    notes = [escape(sentence) for sentence in judge.describe()]
+    notes = list(judge.describe())
     return make_table(
-        escape(judge.title),
+        judge.title,
         ["a", "b"],
         judge_titles(judge),
         rows,

@@ -28,7 +28,7 @@ def print_tables(*tables: Table) -> None:
     """Print tables as wide as the terminal."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, emoji=False)
     for table in tables:
         console.print(table)
 
@@ -43,6 +43,8 @@ def make_table(
 ) -> Table:
     """Return a table with columns of text, of numbers, and of text again.
 
+    All texts are shown as they are; brackets in them are no markup.
+
     Args:
         title: line above the table.
         left: titles of the first columns of text.
@@ -52,25 +54,26 @@ def make_table(
         last: titles of the last columns of text.
     """
     # Imported here because a search prints no table.
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(
-        title=title,
-        caption="\n".join(notes) or None,
+        title=escape(title),
+        caption=escape("\n".join(notes)) or None,
         caption_justify="left",
     )
     for column in left:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for column in right:
         table.add_column(
-            column,
+            escape(column),
             justify="right",
             style="dim" if column == "95%" else None,
         )
     for column in last:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 
@@ -129,16 +132,14 @@ _MARKS = {"ok": "ok", "absent": "–", "problem": "problem"}
 
 def doctor_table(environment: Environment) -> Table:
     """Return a table with one row for each finding of ``doctor``."""
-    from rich.markup import escape
-
     versions = environment.versions
     rows = []
     for finding in environment.findings:
         texts = (finding.name, finding.state, finding.enables, finding.how)
-        rows.append([_MARKS[finding.status], *map(escape, texts)])
+        rows.append([_MARKS[finding.status], *texts])
     own_version = versions.get("beir-cocodr", "not installed")
     return make_table(
-        f"beir-cocodr {own_version}, Python {environment.python}, {escape(environment.platform)}",
+        f"beir-cocodr {own_version}, Python {environment.python}, {environment.platform}",
         ["", "", "state", "enables", "how to get it"],
         rows=rows,
         notes=[", ".join(f"{name} {versions[name]}" for name in _VERSIONS if name in versions)],
