@@ -12,6 +12,8 @@ from beir_cocodr.cli import parameters
 from beir_cocodr.cli.carried import refuse_unused
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.cli.model_names import names_models
+from beir_cocodr.cli.reading import CorpusLanguage
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
@@ -200,6 +202,7 @@ def compare(
     overwrite: parameters.Overwrite = False,
     *,
     search: SearchOptions,
+    language: CorpusLanguage = None,
     as_json: parameters.Json = False,
 ) -> None:
     """Decide which model is better, with labels or without.
@@ -218,7 +221,13 @@ def compare(
         refuse_unused(context, (*_OF_MODELS, "measures"), "--passages")
         from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
-        of_passages = PassageOptions(samples=samples, seed=seed, split=split, overwrite=overwrite)
+        of_passages = PassageOptions(
+            samples=samples,
+            seed=seed,
+            split=split,
+            language=None if language is None else Language.parse(language).code,
+            overwrite=overwrite,
+        )
         _passages(passages, model or [], dataset, output, of_passages, search, as_json)
         return
     from beir_cocodr.evaluation.compare import CompareOptions

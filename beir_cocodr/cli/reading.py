@@ -27,7 +27,8 @@ _TextColumn = Annotated[
     ),
 ]
 
-_Language = Annotated[
+#: The option ``--language``, for a command that reads its value as well.
+CorpusLanguage = Annotated[
     str | None,
     plain(
         "Treat the corpus as written in this language, an ISO 639 code or an English name. It "
@@ -54,14 +55,15 @@ def reads_files(command: Command) -> Command:
     """
     original = signature(command, eval_str=True)
     has_dataset = "dataset" in original.parameters
-    # generate-queries has a language of its own, that of the sentences alone.
+    # Some commands read the language, too: by it they split sentences.
     has_language = "language" in original.parameters
+    usual = original.parameters["language"].default if has_language else None
     hints: dict[str, object] = {"verbose": Verbose}
     if has_dataset:
         hints["text_column"] = _TextColumn
         hints["strict"] = _Strict
     if has_dataset and not has_language:
-        hints["language"] = _Language
+        hints["language"] = CorpusLanguage
     added = []
     for name, hint in hints.items():
         default = False if name == "strict" else None
@@ -73,8 +75,7 @@ def reads_files(command: Command) -> Command:
         if has_dataset:
             columns = values.pop("text_column") or []
             language = values["language"] if has_language else values.pop("language")
-            # "en" is the default of a command with a language of its own: nobody asked for it.
-            if language is not None and not (has_language and language == "en"):
+            if language not in (None, usual):  # somebody asked for it
                 language = _use_language(language, values)
             _read_with(columns, language, values.pop("strict"), values)
         _check_output(values)

@@ -79,7 +79,8 @@ class PassageOptions(Options):
 
     Args:
         split: the split of the labels, where there are some.
-        language: language of the sentences, an ISO 639 code.
+        language: language of the sentences, an ISO 639 code; by default that of a folder of files,
+            and English for other collections.
         overwrite: replace the results of another run in the output folder.
     """
 
@@ -88,7 +89,7 @@ class PassageOptions(Options):
         42, "Seed the choice of the questions with this number.", min=0, max=SEED_MAX
     )
     split: str = "test"
-    language: str = "en"
+    language: str | None = None
     overwrite: bool = False
 
 
@@ -530,7 +531,7 @@ def _compare(
     search: SearchOptions,
 ) -> PassagesRecord:
     cut = {}
-    language = collection.documents.facts.language or options.language
+    language = options.language or collection.documents.facts.language or "en"
     for words in sizes:
         file = work / f"passages-{words}.arrow"
         cut[words] = Passages.cut(questions.corpus, words, language, file)

@@ -402,6 +402,8 @@ class PairVerdict(_Comparison):
         precedent = self.precedent
         total = precedent.collections
         size = f"{abs(precedent.average):.2f}"
+        if size == "0.00":
+            size = "less than 0.01"
         on_all = f"; on average over all {total}, "  # where count and average point apart
         is_usual = 2 * precedent.better > total
         only = "only " if 2 * precedent.better < total else ""

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
 from beir_cocodr.data.defects import Defect
@@ -33,6 +32,7 @@ from beir_cocodr.report.wording import (
     p_value,
     signed,
     span,
+    without_settings,
 )
 from beir_cocodr.retrieval.hybrid.fusion_details import FusionDetails
 
@@ -57,7 +57,7 @@ def evaluation_table(record: EvaluationRecord) -> Table:
     for measure in record.measures:
         columns += [measure, "95%"]
     sizes = f"{record.documents:,} documents, {record.queries:,} queries"
-    title = f"{record.dataset} ({record.split}): {sizes}"
+    title = f"{without_settings(record.dataset)} ({record.split}): {sizes}"
     return make_table(title, ["model"], [*columns, "seconds"], rows, _remarks(record))
 
 
@@ -229,7 +229,7 @@ def adaptation_table(
         rows.append([b, a, pair.verdict, *_expected(pair), *cells])
     size = f"{comparison.documents:,} documents, {comparison.queries:,} queries"
     return make_table(
-        f"{comparison.dataset}: {size}, estimates without labels",
+        f"{without_settings(comparison.dataset)}: {size}, estimates without labels",
         ["model", "against", "verdict"],
         ["nDCG@10", "90%", "P(better)", *estimators],
         rows,
@@ -292,7 +292,7 @@ def _tested_verdicts(record: ComparisonRecord) -> Table:
         if isinstance(test, PairedTest):
             rows.append([test.a, test.b, test.verdict, test.measure, *_test_cells(test)])
     return make_table(
-        f"verdicts on {record.dataset}, b against a (paired tests)",
+        f"verdicts on {without_settings(record.dataset)}, b against a (paired tests)",
         ["a", "b", "verdict"],
         ["measure", *_TEST_COLUMNS],
         rows,
@@ -309,7 +309,7 @@ def _estimated_verdicts(record: ComparisonRecord) -> Table:
     remarks += describe_likeness(record.likeness)
     way = "without labels" if record.few_labels is None else "judged queries and estimates"
     return make_table(
-        f"verdicts on {record.dataset}, b against a ({way})",
+        f"verdicts on {without_settings(record.dataset)}, b against a ({way})",
         ["a", "b", "verdict"],
         ["nDCG@10 b − a", "90%", "P(b better)"],
         rows,
@@ -333,8 +333,9 @@ def _estimates(record: ComparisonRecord) -> Table:
         "agreement: share of the other list's ten best documents, over "
         f"{agreement.queries:,} queries {kind}",
     ]
+    dataset = without_settings(record.dataset)
     return make_table(
-        f"{record.dataset}: {record.documents:,} documents, estimates without labels",
+        f"{dataset}: {record.documents:,} documents, estimates without labels",
         ["a", "b", "estimator"],
         ["a", "b", "b − a", "95%", "win/tie/loss"],
         rows,
@@ -389,7 +390,7 @@ def passage_tables(record: "PassagesRecord") -> list[Table]:
         cells.append(by_span)
         rows.append(cells)
     columns = ["words", "passages", *[f"nDCG@10, {kind}" for kind in kinds], "by span"]
-    title = f"{record.dataset}: passages of several sizes"
+    title = f"{without_settings(record.dataset)}: passages of several sizes"
     return [make_table(title, ["model"], columns, rows, record.describe())]
 
 
@@ -407,12 +408,12 @@ def parity_tables(record: ParityRecord) -> list[Table]:
         rows.append(row)
     queries = record.queries
     values = make_table(
-        f"{escape(record.run)} on {escape(record.dataset)} ({record.split}): "
+        f"{record.run} on {without_settings(record.dataset)} ({record.split}): "
         f"{queries['judged']:,} judged queries, {queries['judged_with_results']:,} with results",
         ["measure"],
         columns,
         rows,
-        map(escape, record.notes),
+        record.notes,
     )
     return [values, _differences(record)]
 

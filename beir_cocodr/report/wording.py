@@ -37,8 +37,14 @@ def estimators_of(pairs: Iterable[PairVerdict]) -> list[str]:
     return list(names)
 
 
+def without_settings(dataset: str) -> str:
+    """Return the name of a dataset without the settings of reading after its question mark."""
+    return dataset.partition("?")[0]
+
+
 def collection_name(dataset: str) -> str:
     """Return the last part of a path, or the whole name of a collection that is not a path."""
+    dataset = without_settings(dataset)
     if dataset.startswith(("irds:", "apidocs/")):
         return dataset
     path = Path(dataset)

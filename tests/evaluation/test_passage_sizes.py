@@ -177,6 +177,33 @@ def test_bm25_reads_passages_in_the_language_of_the_folder(
     assert min(figures.by_file[GENERATED] for figures in detected.figures) > 0.9
 
 
+def test_the_language_that_is_named_splits_the_sentences_of_a_collection(tmp_path, capsys):
+    """In German, neither "bzw." nor the dot of an ordinal number ends a sentence."""
+    folder = tmp_path / "beir"
+    folder.mkdir()
+    sentence = "Die Brücke Nummer {} kostet zehn Euro bzw. Zwölf Mark und bleibt am 3. Oktober zu."
+    documents = [
+        {"_id": str(number), "text": " ".join([sentence.format(number)] * 6)}
+        for number in range(12)
+    ]
+    lines = [json.dumps(document) for document in documents]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    words = ["compare", "bm25", "--dataset", str(folder), "--passages", "8,30", "--samples", "10"]
+    passages = {}
+    for language in ("en", "de"):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--language", language, "--json"])
+        assert not ended.value.code
+        record = json.loads(capsys.readouterr().out)
+        passages[language] = [figures["passages"] for figures in record["figures"]]
+        options = PassageOptions(samples=10, language=language)
+        analyzer = {"en": "english", "de": "german"}[language]
+        search = SearchOptions(analyzer=analyzer)
+        again = compare_passages("bm25", str(folder), [8, 30], options=options, search=search)
+        assert [figures.passages for figures in again.figures] == passages[language]
+    assert passages["de"] != passages["en"]
+
+
 def test_neither_size_of_a_single_file_is_the_better_bet(tmp_path):
     """Whatever the size is, a single file is the first."""
     file = tmp_path / "only.md"
@@ -256,6 +283,15 @@ def test_messages_call_the_dataset_by_the_name_that_the_user_gave(files, caplog)
     messages = [record.getMessage() for record in caplog.records]
     assert any(message.startswith(f"{named}: ") for message in messages)
     assert not any("1000000000" in message for message in messages)
+
+
+def test_the_title_is_the_folder_that_the_user_named(files, capsys):
+    words = ["compare", "bm25", "--dataset", str(files), "--passages", "40,90", "--language", "de"]
+    with pytest.raises(SystemExit):
+        main([*words, "--samples", "10"])
+    printed = capsys.readouterr().out
+    assert f"{files}: passages of several sizes" in " ".join(printed.split())
+    assert "?language" not in printed
 
 
 @pytest.mark.parametrize("sizes", ["90", "90,90", "90,x", "0,90", ""])

@@ -49,6 +49,27 @@ def test_the_command(two_models, tmp_path, capsys):
     assert len(Page(folder / "report.html").data["queries"]) == 3
 
 
+def test_a_folder_without_queries_that_was_read_in_a_language_lacks_nothing(
+    tiny_cosine, tmp_path, caplog
+):
+    """The collection is at hand, and no run was written because nothing was searched for."""
+    corpus = tmp_path / "notes"
+    corpus.mkdir()
+    for number in range(12):
+        text = f"Die Brücke {number} überspannt seit über hundert Jahren den breiten Fluss. "
+        (corpus / f"{number}.txt").write_text(text * 3, encoding="utf-8")
+    folder = tmp_path / "compared"
+    compare(
+        ["bm25", str(tiny_cosine)],
+        f"{corpus}?language=de",
+        output=folder,
+        options=CompareOptions(samples=10),
+    )
+    caplog.clear()
+    write_report(folder)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_what_is_not_ours_is_left_alone(two_models, tmp_path, capsys):
     folder = copied(two_models, tmp_path)
     (folder / "report.html").write_text("<p>mine</p>")

@@ -273,6 +273,45 @@ def open_pair(**changes: Any) -> PairVerdict:
     return replace(pair, **changes)
 
 
+@pytest.mark.parametrize("average", [0.004, -0.004])
+@pytest.mark.parametrize("better", [21, 4])
+def test_an_average_that_rounds_to_nothing_is_said_as_such(better, average):
+    answer = open_pair(precedent=Precedent(25, better, average)).answer
+    assert "less than 0.01" in answer
+    assert "0.00 " not in answer
+
+
+def test_what_rests_on_nothing_of_the_corpus_claims_no_evidence_of_it():
+    without = open_pair(rule="prior", prior_share=1.0)
+    assert best_of(["hybrid:minilm", "minilm"], [without]).reason.endswith(
+        "This estimate is what usually wins; this corpus gives no evidence on it."
+    )
+    unknown = replace(
+        without, family="models of a kind that the calibration does not have", precedent=None
+    )
+    assert best_of(["hybrid:minilm", "minilm"], [unknown]).reason.endswith(
+        "and this corpus gives no evidence on them."
+    )
+
+
+def test_tables_show_texts_as_they_are(capsys):
+    """Brackets and colons of queries, ids and folders are no markup."""
+    query = "what does [/] mean in [bold]text[/bold] :cat:"
+    table = terminal.make_table(
+        "docs[old]", ["query"], ["nDCG@10 [x]"], [[query, "0.5"]], ["a note [red]"], ["[last]"]
+    )
+    print_tables(table)
+    printed = capsys.readouterr().out
+    for text in (query, "docs[old]", "nDCG@10 [x]", "a note [red]", "[last]"):
+        assert text in printed
+
+
+def test_titles_name_a_folder_and_not_how_it_is_read(capsys):
+    comparison = comparison_of(open_pair(), ["minilm", "hybrid:minilm"])
+    comparison = replace(comparison, dataset="my-folder?language=de")
+    printed_rows(comparison, capsys, "verdicts on my-folder, b against a")
+
+
 @pytest.mark.parametrize("probability", [0.87, 0.2])
 def test_terminal_json_report_and_page_say_the_same(probability, monkeypatch, capsys):
     estimate = 0.04 if probability > 0.5 else -0.04
@@ -320,14 +359,15 @@ def test_terminal_json_report_and_page_say_the_same(probability, monkeypatch, ca
 
 
 def printed_rows(
-    comparison: ComparisonRecord, capsys: pytest.CaptureFixture[str]
+    comparison: ComparisonRecord, capsys: pytest.CaptureFixture[str], title: str = ""
 ) -> list[list[str]]:
-    """Print the tables of a comparison, and return the cells of each pair's verdict."""
+    """Print the tables of a comparison with a title, and return the cells of each verdict."""
     figures = PseudoQueryFigures(40, of_the_collection=True)
     comparison = replace(comparison, pseudo_queries={"agreement": figures})
     print_tables(*verdict_tables(comparison))
     printed = capsys.readouterr().out
     assert comparison.best.reason in printed
+    assert title in printed
     rows = [line.strip("│").split("│") for line in printed.splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in row] for row in rows]
 

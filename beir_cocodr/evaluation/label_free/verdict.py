@@ -500,6 +500,14 @@ def _basis(pair: records.PairVerdict) -> str:
     if pair.rule == JUDGED and not pair.prior_share:
         return "This estimate rests on the judged queries alone."
     judged = " and judged queries" if pair.rule == JUDGED else ""
+    has_evidence = judged or any(estimate.applies for estimate in pair.estimates)
+    if not has_evidence and pair.family == NEW_KIND:
+        return (
+            "The calibration has no models of the kind of one of the two, and this corpus gives no "
+            "evidence on them."
+        )
+    if not has_evidence:
+        return "This estimate is what usually wins; this corpus gives no evidence on it."
     if pair.family == NEW_KIND:
         return (
             "The calibration has no models of the kind of one of the two, so this estimate rests "

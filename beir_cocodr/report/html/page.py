@@ -247,8 +247,10 @@ def _runs(results: ResultsFolder, models: Mapping[str, str]) -> dict[str, Path]:
     """Return label to its run file, of those that exist."""
     if results.evaluation is not None:
         files = {label: result.run for label, result in results.evaluation.results.models.items()}
-    else:
+    elif results.comparison is None or results.comparison.queries or results.comparison.few_labels:
         files = {label: f"{name}.run" for label, name in file_names(models).items()}
+    else:
+        return {}  # no query was searched for, and no run was written
     runs = {}
     missing = []
     for label, file in files.items():

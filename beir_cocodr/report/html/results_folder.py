@@ -32,6 +32,7 @@ from beir_cocodr.report.html.record_checks import (
     Records,
     check_records,
 )
+from beir_cocodr.report.wording import without_settings
 
 log = logging.getLogger(__name__)
 
@@ -451,7 +452,7 @@ def collection_texts(
 
 
 def _is_at_hand(dataset: str) -> bool:
-    return dataset.startswith("apidocs/") or Path(dataset).exists()
+    return dataset.startswith("apidocs/") or Path(without_settings(dataset)).exists()
 
 
 def _check_unchanged(dataset: str, collection: Collection, sha256: str | None) -> None:
