@@ -65,6 +65,11 @@ class Steps:
         running = self.names[done]
         return f"{done + 1} of {len(self.names)}, {running}"
 
+    @property
+    def is_expected(self) -> bool:
+        """Return whether somebody expected how long the running step takes."""
+        return self.expected[len(self.took)] is not None
+
     def left(self, bar: float = 0.0, ends_step: bool = False) -> float | None:
         """Return the seconds left for all steps, or None where nothing is known.
 
@@ -293,6 +298,7 @@ def step(name: str) -> None:
     running = _running_steps()
     if running is None or not running.begin(name) or in_place():
         return
-    left = running.left()
+    # Models differ too much to guess the time of one by the time that others took.
+    left = running.left() if running.is_expected else None
     ending = "" if left is None else f"; about {describe_seconds(left)} left for all"
     log.info("step %s%s", str(running), ending)

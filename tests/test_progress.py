@@ -157,6 +157,16 @@ def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch, han
     assert len(caplog.records) == 2
 
 
+def test_a_step_that_nobody_expected_begins_without_a_promise(caplog, monkeypatch, handler):
+    """BM25 takes no time, and an encoder after it may take hours."""
+    stderr(monkeypatch, terminal=False)
+    with caplog.at_level(logging.INFO, "beir_cocodr"), steps(dict.fromkeys(["bm25", "encoder"])):
+        step("bm25")
+        step("encoder")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["step 1 of 2, bm25", "step 2 of 2, encoder"]
+
+
 def test_a_library_that_calls_steps_works_without_the_command_line(caplog, monkeypatch):
     log_file = stderr(monkeypatch, terminal=False)
     monkeypatch.setattr(progress, "INTERVAL", 0.0)

@@ -152,6 +152,7 @@ class JudgedQuery:
 _NOT_IN_COLLECTION = "judged queries that the collection does not have"
 _BLANK = "judged queries with pairs left blank (write 0 for what is not relevant)"
 _NOT_IN_CORPUS = "judged documents that the corpus does not have (kept, as in trec_eval)"
+_DIFFERING = "pairs that are judged differently in several lines (the last line counts)"
 NOTHING_TO_FIND = "judged queries left out, as the corpus has none of their relevant documents"
 
 
@@ -275,7 +276,8 @@ _NumberedPair = tuple[int, AnnotationCandidate]
 
 def _load_log(path: Path) -> Judgements:
     drawn: dict[str, int] = {}
-    judgements = _join_pairs(path, _log_pairs(path, drawn))
+    # A later line of a log revises an earlier one, as on the page.
+    judgements = replace(_join_pairs(path, _log_pairs(path, drawn)), counts={})
     queries = dict(judgements.queries)
     for id, query in judgements.queries.items():
         if id in drawn:
@@ -288,8 +290,12 @@ def _join_pairs(
     path: Path,
     pairs: Iterator[_NumberedPair],
 ) -> Judgements:
-    """Join the pairs of each query; where a pair is judged twice, the last judgement counts."""
+    """Join the pairs of each query; where a pair is judged twice, the last judgement counts.
+
+    Pairs whose judgements differ are counted.
+    """
     last: dict[tuple[str, str], AnnotationCandidate] = {}
+    differing: set[tuple[str, str]] = set()
     for line, pair in pairs:
         for name in ("query_probability", "document_probability"):
             share = getattr(pair, name)
@@ -297,7 +303,10 @@ def _join_pairs(
                 raise InputError(
                     f"{path}:{line}: {name} is {share}, not above 0 and at most 1; correct the line"
                 )
-        last[pair.query_id, pair.document_id] = pair
+        key = (pair.query_id, pair.document_id)
+        if key in last and last[key].judgement != pair.judgement:
+            differing.add(key)
+        last[key] = pair
     queries: dict[str, JudgedQuery] = {}
     for pair in last.values():
         new = JudgedQuery(probability=pair.query_probability, text=pair.query)
@@ -315,7 +324,8 @@ def _join_pairs(
             )
     judged = {id: query for id, query in queries.items() if query.grades}
     rows = [pair for pair in last.values() if pair.query_id in judged]
-    return Judgements(str(path), judged, rows)
+    counts = {_DIFFERING: len(differing)} if differing else {}
+    return Judgements(str(path), judged, rows, counts)
 
 
 def _qrels_pairs(path: Path) -> Iterator[_NumberedPair]:

@@ -149,6 +149,22 @@ def test_a_query_that_is_judged_in_part_is_left_out_and_counted(tmp_path):
     assert [pair.judgement for pair in found.rows] == [1, 1, None, 1]
 
 
+def test_lines_that_contradict_each_other_are_counted(tmp_path):
+    """Files of two people that were joined are no log, in which a later line revises another."""
+    reason = "pairs that are judged differently in several lines (the last line counts)"
+    path = tmp_path / "judged"
+    path.write_text("q1 0 d1 1\nq1 0 d2 0\nq1 0 d1 0\nq1 0 d2 0\nq2 0 d1 2\n")
+    judged = load_judgements(path).of({"q1": "", "q2": ""})
+    assert judged.qrels == {"q1": {"d1": 0, "d2": 0}, "q2": {"d1": 2}}
+    assert judged.counts == {reason: 1}
+    write_annotation_candidates(path, [PAIR, replace(PAIR, judgement=0)])
+    assert load_judgements(path).counts == {reason: 1}
+    path.unlink()
+    for grade in (1, 0):
+        log_judgement(path, "d1", grade, "what is a wing?")
+    assert load_judgements(path).counts == {}
+
+
 def test_queries_whose_relevant_documents_are_not_in_the_corpus_are_no_tie(tmp_path):
     """Every model would score 0 on them, and many such ties make an interval around 0 narrow."""
     documents = load_collection(
