@@ -58,12 +58,14 @@ class _Failure:
         way_out: What a person can do.
         is_temporary: True if the same request may be answered later.
         wait: Seconds after which the server wants to be asked again, None if it does not say.
+        status: The status of the answer, None if there was none.
     """
 
     reason: str
     way_out: str
     is_temporary: bool
     wait: float | None = None
+    status: int | None = None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -97,7 +99,8 @@ def fetch_json(request: HttpRequest, options: HttpOptions = HttpOptions()) -> An
         attempts += 1
     if isinstance(answer, _Failure):
         tried = f" in {attempts} attempts" if attempts > 1 else ""
-        raise ServerError(f"{request.url} {answer.reason}{tried}; {answer.way_out}")
+        message = f"{request.url} {answer.reason}{tried}; {answer.way_out}"
+        raise ServerError(message, answer.status)
     try:
         check_nesting(answer.decode(errors="replace"))
         return json.loads(answer)
@@ -168,6 +171,7 @@ def _refused(request: HttpRequest, error: urllib.error.HTTPError) -> _Failure:
         way_out,
         status in _TEMPORARY,
         _wait(retry_after),
+        status,
     )
 
 

@@ -16,6 +16,16 @@ QUOTED = 120
 class ServerError(InputError):
     """A server that cannot be reached, refuses a request, or gives an answer of another form."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """Keep the status.
+
+        Args:
+            message: What went wrong, and what to do.
+            status: The status of the server's answer, None if there was none.
+        """
+        super().__init__(message)
+        self.status = status
+
 
 @dataclass(frozen=True)
 class HttpOptions:

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 # Texts of a request.
 _BATCH = 32
 
+# The status of an answer to a request that is too large.
+_TOO_LARGE = 413
+
 # A text that is embedded to learn whether the server answers, and how wide its vectors are.
 _PROBE = "a"
 
@@ -117,8 +120,15 @@ class EndpointModule(InputModule):
         return features
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        # Servers refuse an empty text; a space has no words either.
-        vectors = self.endpoint.embed([text or " " for text in texts])
+        """Return the embeddings of a batch, by halves if the server finds it too large."""
+        try:
+            # Servers refuse an empty text; a space has no words either.
+            vectors = self.endpoint.embed([text or " " for text in texts])
+        except ServerError as error:
+            if error.status != _TOO_LARGE or len(texts) == 1:
+                raise
+            middle = len(texts) // 2
+            return self._embed(texts[:middle]) + self._embed(texts[middle:])
         width = len(vectors[0])
         if width != self.dimension:
             raise ServerError(

@@ -244,6 +244,25 @@ def test_many_texts_are_sent_in_batches_and_come_back_in_order(embeddings, clean
     np.testing.assert_allclose(vectors, here, atol=1e-6)
 
 
+def test_a_batch_that_the_server_finds_too_large_is_sent_in_halves(embeddings, clean):
+    """Text embeddings inference refuses more texts than --max-client-batch-size."""
+
+    def answer(asked: Asked):
+        texts = asked.content["input"]
+        if len(texts) > 8 or "too long" in texts[0]:
+            return Reply(413, b'{"error": "batch size 32 > maximum allowed batch size 8"}')
+        return embeddings(asked)
+
+    texts = [f"wing {number}" for number in range(40)]
+    with serving(answer) as server:
+        model = load_encoder(f"endpoint:{server.url}#tiny")
+        vectors = model.encode_queries(texts, batch_size=40)
+        with pytest.raises(ServerError, match="413"):
+            model.encode_queries(["too long"])
+    here = load_encoder(clean).encode_queries(texts)
+    np.testing.assert_allclose(vectors, here, atol=1e-6)
+
+
 def test_it_cannot_be_trained():
     from beir_cocodr.training.start import load_start
 
