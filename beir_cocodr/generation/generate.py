@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -19,6 +19,7 @@ from typing import cast
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.beir_folder import link_corpus
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.distributed import (
@@ -131,6 +132,8 @@ def generate_queries(
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
+    language = options.language or documents.facts.language or DEFAULT
+    options = replace(options, language=language)
     writer = build_generator(generator, documents, options, device)
     kind = generator_kind(generator)
     if kind.writes and options.kinds:
@@ -153,7 +156,7 @@ def generate_queries(
         text_format=options.text_format,
         count=counter.count,
         limit=options.passage_tokens,
-        language=options.language,
+        language=language,
     )
     if kind.writes and shards.missing():
         writing = cast(WritingGenerator, writer)

@@ -66,10 +66,11 @@ class GenerationOptions:
         "words. Default: the generator's tokenizer, or words for lexical.",
         is_name=True,
     )
-    language: str = option(
-        "en",
+    language: str | None = option(
+        None,
         "Treat the corpus as written in this language, an ISO 639 code. It decides which "
-        "abbreviations do not end a sentence.",
+        "abbreviations do not end a sentence. Default: the language that a folder of files is "
+        "read in, or English.",
     )
     prefix: str | None = option(
         None,
