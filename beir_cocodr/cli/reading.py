@@ -54,7 +54,7 @@ def reads_files(command: Command) -> Command:
     """
     original = signature(command, eval_str=True)
     has_dataset = "dataset" in original.parameters
-    # generate-queries has a language of its own, that of the sentences alone.
+    # generate-queries has the option itself, as it splits passages into sentences.
     has_language = "language" in original.parameters
     hints: dict[str, object] = {"verbose": Verbose}
     if has_dataset:
@@ -73,8 +73,7 @@ def reads_files(command: Command) -> Command:
         if has_dataset:
             columns = values.pop("text_column") or []
             language = values["language"] if has_language else values.pop("language")
-            # "en" is the default of a command with a language of its own: nobody asked for it.
-            if language is not None and not (has_language and language == "en"):
+            if language is not None:
                 language = _use_language(language, values)
             _read_with(columns, language, values.pop("strict"), values)
         _check_output(values)

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.beir_folder import link_corpus
@@ -132,7 +133,9 @@ def generate_queries(
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
-    language = options.language or documents.facts.language or DEFAULT
+    language = documents.facts.language or DEFAULT
+    if options.language is not None:
+        language = Language.parse(options.language).code
     options = replace(options, language=language)
     writer = build_generator(generator, documents, options, device)
     kind = generator_kind(generator)

@@ -68,9 +68,9 @@ class GenerationOptions:
     )
     language: str | None = option(
         None,
-        "Treat the corpus as written in this language, an ISO 639 code. It decides which "
-        "abbreviations do not end a sentence. Default: the language that a folder of files is "
-        "read in, or English.",
+        "Treat the corpus as written in this language, an ISO 639 code or an English name. It "
+        "decides where sentences end. Default: the language that most text of a folder of files "
+        "is written in; English for other collections.",
     )
     prefix: str | None = option(
         None,

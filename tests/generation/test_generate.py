@@ -336,9 +336,29 @@ def test_sentences_end_as_in_the_language_of_the_folder(language, is_cut, tmp_pa
     options = GenerationOptions(per_passage=3, query_kinds="claims", language=language)
     record = generate_queries(folder, "lexical", tmp_path / "queries", options)
     assert record.settings["language"] == (language or "de")
+    assert generate_queries(folder, "lexical", tmp_path / "queries", options) == record
     texts = [query["text"] for query in lines(tmp_path / "queries")]
     assert any(text.endswith("am 3.") for text in texts) == is_cut
     assert any(text.endswith("wirksam.") for text in texts)
+
+
+def test_the_command_reads_a_folder_in_its_language_unless_it_is_named(tmp_path, capsys):
+    pytest.importorskip("py3langid")
+    folder = tmp_path / "de"
+    folder.mkdir()
+    for number in range(6):
+        text = f"Die Kündigung aus Haus {number} wird am 3. Mai wirksam. Das Haus ist rot."
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    corpus = load_collection(folder, labels="none")
+    for number, options in enumerate(([], ["--language", "German"], ["--language", "en"])):
+        output = str(tmp_path / f"queries-{number}")
+        command = ["generate-queries", "--dataset", str(folder), "--output", output, *options]
+        with pytest.raises(SystemExit, match="^0$"):
+            main(command)
+        record = json.loads(capsys.readouterr().out)
+        assert record["settings"]["language"] == ("en" if "en" in options else "de")
+        if not options:
+            assert record["dataset"]["name"] == corpus.name
 
 
 def test_a_tokenizer_bounds_the_passages(beir_folder, tiny_bert, wordpiece, tmp_path):
