@@ -353,7 +353,7 @@ def test_the_command_reads_a_folder_in_its_language_unless_it_is_named(tmp_path,
     for number, options in enumerate(([], ["--language", "German"], ["--language", "en"])):
         output = str(tmp_path / f"queries-{number}")
         command = ["generate-queries", "--dataset", str(folder), "--output", output, *options]
-        with pytest.raises(SystemExit, match="^0$"):
+        with pytest.raises(SystemExit, match=r"^0$"):
             main(command)
         record = json.loads(capsys.readouterr().out)
         assert record["settings"]["language"] == ("en" if "en" in options else "de")
