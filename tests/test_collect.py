@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import collect
+import distillation
 import gains
 import numpy as np
 import pytest
@@ -582,3 +583,12 @@ def test_estimates_are_kept_until_other_collections_are_searched(tmp_path):
 def test_intervals_over_collections_need_two_with_all_numbers_of_judged_queries():
     with pytest.raises(SystemExit, match="65 queries; collect more"):
         thumbs.over_collections({"med": {"judged": {"10": {}}}})
+
+
+def test_figures_of_another_seed_or_of_other_steps_are_refused(tmp_path):
+    cells = [{"seed": None, "steps": 0}, {"seed": 13, "steps": 100}]
+    kept = tmp_path / "npl.json"
+    distillation.check_kept({"cells": cells}, kept, 13, 100)
+    for seed, steps in ((42, 100), (13, 3)):
+        with pytest.raises(SystemExit, match=r"npl\.json has figures of seed 13 after 100 steps"):
+            distillation.check_kept({"cells": cells}, kept, seed, steps)

@@ -133,9 +133,7 @@ def generate_queries(
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
-    language = documents.facts.language or DEFAULT
-    if options.language is not None:
-        language = Language.parse(options.language).code
+    language = language_of(options, documents)
     options = replace(options, language=language)
     writer = build_generator(generator, documents, options, device)
     kind = generator_kind(generator)
@@ -177,6 +175,17 @@ def generate_queries(
             return unfinished
         citations = list(kind.citations)
         return _finish(output, shards, collection, plan, options, consistency, citations)
+
+
+def language_of(options: GenerationOptions, documents: Documents) -> str:
+    """Return the code of the language by which sentences of a corpus are split.
+
+    Raises:
+        InputError: The options name a language that is none.
+    """
+    if options.language is not None:
+        return Language.parse(options.language).code
+    return documents.facts.language or DEFAULT
 
 
 def _own_part(part: tuple[int, int]) -> tuple[int, int]:
