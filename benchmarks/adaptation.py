@@ -54,9 +54,8 @@ from harness.script import (
 from beir_cocodr import FuseOptions, HybridEncoder, finetune, load_collection
 from beir_cocodr.evaluation.measures import score_queries
 from beir_cocodr.io import write_text
-from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder, model_source
+from beir_cocodr.models.checkpoints.loading import load_encoder, model_source
 from beir_cocodr.models.hybrid_encoder import HybridHead, terms_by_row
-from beir_cocodr.provenance import TrainingRecord
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.hybrid.fusion import RM3, Feedback, Hybrid
 from beir_cocodr.retrieval.hybrid.hybrid_feedback import HybridFeedback
@@ -265,11 +264,9 @@ class Study:
     ) -> tuple[Dense, EmbeddingStore]:
         """Measure a hybrid encoder with this head over a store of its own."""
         self.hybrid[-1] = head
-        record = TrainingRecord("fuse", base_sha256=fingerprint(self.encoder)["weights"])
         store = add_lexical(
             self.subject.store,
             self.hybrid,
-            record,
             self.subject.model,
             self.documents,
             self.scratch / label,

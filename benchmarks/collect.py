@@ -25,7 +25,7 @@ from collecting.encoder_table import ENCODERS, load_encoder
 from collecting.encoders import DOCUMENT, Encoder, Transformer
 from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, cut_parent, has_pools
-from collecting.query_sets import SETS, has_questions, let_write_questions, query_sets
+from collecting.query_sets import FEWEST, SETS, has_questions, let_write_questions, query_sets
 from collecting.searched import missing_sets, pools_file, results_file
 from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
@@ -326,7 +326,13 @@ def parse_options() -> argparse.Namespace:
         "--seed": (42, "The seed of every choice."),
     }
     add_integers(parser, integers)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.samples < FEWEST:
+        parser.error(
+            f"--samples {options.samples}: sets of fewer than {FEWEST} queries are left out, and "
+            f"estimates need them; give at least {FEWEST}"
+        )
+    return options
 
 
 def main() -> None:

@@ -85,7 +85,20 @@ def measure(task: Task, seed: int, kept: Path, merge_on: str | None) -> dict[str
             "cells": [asdict(cell) for cell in cells],
         }
         write_text(kept, json.dumps(content))
-    return dict(read_json(kept))
+    content = dict(read_json(kept))
+    check_kept(content, kept, seed, task.steps_without_labels)
+    return content
+
+
+def check_kept(content: Mapping[str, Any], kept: Path, seed: int, steps: int) -> None:
+    """Refuse figures that were measured with another seed or another number of steps."""
+    trained = [cell for cell in content["cells"] if cell["seed"] is not None]
+    others = [cell for cell in trained if (cell["seed"], cell["steps"]) != (seed, steps)]
+    if others:
+        raise SystemExit(
+            f"{kept} has figures of seed {others[0]['seed']} after {others[0]['steps']} steps, not "
+            f"of seed {seed} after {steps}; name another --work"
+        )
 
 
 def half_merged(task: Task, seed: int, trained_folder: Path) -> Cell:

@@ -366,6 +366,11 @@ def main() -> None:
             count: row["joined"]["mean"] for count, row in figures[one.name]["judged"].items()
         }
         print(one.name, joined, flush=True)
+    if not figures:
+        raise SystemExit(
+            f"{options.work}: no collection takes part; collect some with {LEAST_QUERIES} queries "
+            "on which BM25 is below 0.9"
+        )
     means = means_over(list(figures.values()))
     results = origin() | {
         "settings": {"draws": options.draws, "seed": options.seed, "model": MODEL},

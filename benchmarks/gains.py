@@ -262,13 +262,14 @@ def estimated_gains(
 
     Args:
         work: The folder of searched collections.
-        cells: The folder in which estimates are kept.
+        cells: The folder in which estimates are kept, until other collections are searched.
         regime: What is given, such as "given queries".
         encoders: The encoders.
         fitted: The encoders to which the calibration is fitted.
     """
     path = cells / f"estimates-{regime.replace(' ', '-')}.json"
-    if not path.is_file():
+    collections = sorted(parent.name for parent in read_parents(work))
+    if kept_estimates(path, collections) is None:
         searched = load_searched(work, (*encoders, "bm25"))
         judged = [JudgedCollection.of(one) for one in searched]
         pairs = [one.fitted(regime) for one in judged]
@@ -282,8 +283,21 @@ def estimated_gains(
                 for encoder in encoders:
                     if models == (encoder, f"hybrid@0.5:{encoder}"):
                         estimates[encoder][one.name] = round(float(difference.mean), 4)
-        write_text(path, json.dumps(estimates))
-    return read_json(path)
+        kept = {"collections": collections, "estimates": estimates}
+        cells.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(kept))
+    return kept_estimates(path, collections) or {}
+
+
+def kept_estimates(path: Path, collections: Sequence[str]) -> dict[str, dict[str, float]] | None:
+    """Return the estimates in a file, None if they do not come from these collections."""
+    if not path.is_file():
+        return None
+    kept = read_json(path)
+    if kept.get("collections") != list(collections):
+        return None
+    estimates: dict[str, dict[str, float]] = kept["estimates"]
+    return estimates
 
 
 def _of_encoders(

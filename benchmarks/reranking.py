@@ -149,7 +149,8 @@ def train(options: argparse.Namespace) -> Path:
         document_length=192,
     )
     architecture = CrossEncoderReranker("cross-encoder")
-    output = options.work / "cross-encoder"
+    # A model of other settings is another one.
+    output = options.work / f"cross-encoder-{options.steps}-{options.precision}"
     return architecture.train(str(training_set), output, recipe, SEED, options.work)
 
 
@@ -240,7 +241,10 @@ def parse_options() -> argparse.Namespace:
         help="Measure these collections. Default: those with long documents.",
     )
     parser.add_argument(
-        "--steps", type=int, default=400, help="Train the cross-encoder for so many steps."
+        "--steps",
+        type=int,
+        default=250,
+        help="Train the cross-encoder for so many steps. Default: 250.",
     )
     parser.add_argument(
         "--depth",

@@ -156,6 +156,9 @@ def main() -> None:
     options = parse_options()
     started = time.process_time()
     parents = {parent.name: parent for parent in read_parents(options.work)}
+    missing = [name for name in COLLECTIONS if name not in parents]
+    if missing:
+        raise SystemExit(f"{options.work} lacks {', '.join(missing)}; run collect.py for them")
     collections = {}
     for name in COLLECTIONS:
         parent = parents[name]

@@ -211,6 +211,10 @@ def summarize(draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def over_collections(collections: Mapping[str, Any]) -> dict[str, Any]:
     """Return mean gains over the collections that have all numbers of judged queries."""
     complete = [one for one in collections.values() if len(one["judged"]) == len(JUDGED)]
+    if len(complete) < 2:
+        raise SystemExit(
+            f"intervals need two collections with {max(JUDGED) + LEFT} queries; collect more"
+        )
     means: dict[str, Any] = {"collections": len(complete)}
     for count in map(str, JUDGED):
         means[count] = {}

@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 
 import collect
+import distillation
+import gains
 import numpy as np
 import pytest
+import thumbs
 import torch
 from collecting import encoder_table, encoders, parents
 from collecting.encoder_table import EncoderRow
@@ -557,3 +560,35 @@ def test_bfloat16_changes_vectors_little(tiny):
         assert rounded[name].dtype == np.float32
         assert 0 < np.abs(rounded[name] - vectors).max() < 0.02
         np.testing.assert_allclose(np.linalg.norm(rounded[name], axis=1), 1, atol=1e-5)
+
+
+def test_too_few_samples_are_refused_before_anything_is_searched(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["collect.py", "--samples", "20"])
+    with pytest.raises(SystemExit):
+        collect.parse_options()
+    assert "--samples 20: sets of fewer than 30 queries" in capsys.readouterr().err
+
+
+def test_estimates_are_kept_until_other_collections_are_searched(tmp_path):
+    file = tmp_path / "estimates.json"
+    assert gains.kept_estimates(file, ["med"]) is None
+    estimates = {"minilm": {"med": 0.01}}
+    file.write_text(json.dumps({"collections": ["med"], "estimates": estimates}))
+    assert gains.kept_estimates(file, ["med"]) == estimates
+    assert gains.kept_estimates(file, ["med", "time"]) is None
+    file.write_text(json.dumps(estimates))  # as they were kept before
+    assert gains.kept_estimates(file, ["med"]) is None
+
+
+def test_intervals_over_collections_need_two_with_all_numbers_of_judged_queries():
+    with pytest.raises(SystemExit, match="65 queries; collect more"):
+        thumbs.over_collections({"med": {"judged": {"10": {}}}})
+
+
+def test_figures_of_another_seed_or_of_other_steps_are_refused(tmp_path):
+    cells = [{"seed": None, "steps": 0}, {"seed": 13, "steps": 100}]
+    kept = tmp_path / "npl.json"
+    distillation.check_kept({"cells": cells}, kept, 13, 100)
+    for seed, steps in ((42, 100), (13, 3)):
+        with pytest.raises(SystemExit, match=r"npl\.json has figures of seed 13 after 100 steps"):
+            distillation.check_kept({"cells": cells}, kept, seed, steps)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from importlib import import_module
 
+import adaptation
 from test_results import README, ROOT, results_of
 
 from beir_cocodr.evaluation.judged_vectors import CONFIDENCE
+from beir_cocodr.retrieval.store.encode import encode
 
 PAGE = (ROOT / "docs" / "adaptation.md").read_text()
 PROSE = " ".join(PAGE.split())
@@ -420,3 +422,13 @@ def test_what_did_not_work_is_in_results_files():
     assert f"{steps} steps, was significantly worse than the base {said} ({each})" in distillation
 
     assert not any(character.isdigit() for character in kept_nowhere.replace("BM25", ""))
+
+
+def test_the_script_of_adaptation_measures_a_small_collection(beir_folder, tiny_cosine, tmp_path):
+    encode(str(beir_folder), str(tiny_cosine), tmp_path / "store")
+    subject = adaptation.Subject(
+        str(beir_folder), str(tiny_cosine), tmp_path / "store", only_few=True
+    )
+    figures = adaptation.Study(subject, tmp_path).run()
+    assert set(figures["methods"]) == set(adaptation.FEW)
+    assert {len(values) for values in figures["per_query"].values()} == {figures["queries"]}

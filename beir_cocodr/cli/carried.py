@@ -16,6 +16,7 @@ CARRIED = frozenset(
         "bm25_analyzer",
         "query_length",
         "document_length",
+        "pooling",
         "chunk_pooling",
         "title_separator",
         "identical_ids",

@@ -55,9 +55,8 @@ def reads_files(command: Command) -> Command:
     """
     original = signature(command, eval_str=True)
     has_dataset = "dataset" in original.parameters
-    # Some commands read the language, too: by it they split sentences.
+    # Some commands have the option themselves: they split sentences by it.
     has_language = "language" in original.parameters
-    usual = original.parameters["language"].default if has_language else None
     hints: dict[str, object] = {"verbose": Verbose}
     if has_dataset:
         hints["text_column"] = _TextColumn
@@ -75,7 +74,7 @@ def reads_files(command: Command) -> Command:
         if has_dataset:
             columns = values.pop("text_column") or []
             language = values["language"] if has_language else values.pop("language")
-            if language not in (None, usual):  # somebody asked for it
+            if language is not None:
                 language = _use_language(language, values)
             _read_with(columns, language, values.pop("strict"), values)
         _check_output(values)

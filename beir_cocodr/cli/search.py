@@ -21,6 +21,7 @@ from beir_cocodr.errors import InputError, check_count
 from beir_cocodr.models.spec import (
     BM25,
     FUSIONS,
+    EncoderOptions,
     ModelSpec,
     SearchOptions,
     described,
@@ -285,6 +286,7 @@ def _answer(
 
     check_count("top_k", top_k)
     name = _model_or_default(model, settings)
+    settings = _read_as_stored(model, settings)
     searcher = None
     if not as_json and isinstance(groups, list) and len(groups) == 1 and not settings.stores:
         searcher = _answer_first(dataset, name, settings, groups[0], top_k)
@@ -366,6 +368,17 @@ def _model_or_default(name: str | None, settings: SearchOptions) -> str:
     default = "hybrid:minilm" if find_spec(MINILM_PACKAGE) else BM25
     log.info("no --model is named: searching with %s", default)
     return default
+
+
+def _read_as_stored(name: str | None, settings: SearchOptions) -> SearchOptions:
+    """Return the settings; a store that names the model also says how it pools long documents."""
+    if name is not None or not settings.stores:
+        return settings
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+
+    record = EmbeddingStore.open(settings.stores[0], settings.verify).record
+    stored = EncoderOptions(chunk_pooling=record.chunk_pooling)
+    return replace(settings, encoder=settings.encoder.over(stored))
 
 
 def _typed_lines() -> Iterator[str]:

@@ -30,6 +30,7 @@ from beir_cocodr.data.collection import (
 )
 from beir_cocodr.data.documents import Documents, open_corpus, write_arrow
 from beir_cocodr.data.files.file_folder import TextFiles
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import split_passages
 from beir_cocodr.data.text import word_counter
 from beir_cocodr.errors import SEED_MAX, InputError, check_options_type
@@ -531,7 +532,7 @@ def _compare(
     search: SearchOptions,
 ) -> PassagesRecord:
     cut = {}
-    language = options.language or collection.documents.facts.language or "en"
+    language = options.language or collection.documents.facts.language or DEFAULT
     for words in sizes:
         file = work / f"passages-{words}.arrow"
         cut[words] = Passages.cut(questions.corpus, words, language, file)

@@ -1,9 +1,11 @@
 """A run file from a store: queries of a collection, searched in its encoded corpus."""
 
 import json
+import logging
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -11,6 +13,7 @@ from beir_cocodr.data.collection import Dataset, load_queries
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.runs import file_names, identical_ids, write_run
 from beir_cocodr.io import atomic_output, output_folder, output_path, parse_json, write_text
+from beir_cocodr.models.checkpoints.known_checkpoints import POOLINGS
 from beir_cocodr.models.checkpoints.loading import fingerprint, load_encoder
 from beir_cocodr.models.chunk_pooling import FIRST
 from beir_cocodr.models.cocodr import COCODR
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 # The parts of a text format that an encoder may be loaded with.
 _FORMAT = ("query_length", "document_length", "query_prompt", "document_prompt", "title_separator")
 _POOLING = "chunk_pooling"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -309,5 +314,29 @@ def query_encoder(
         differing[_POOLING] = chunk_pooling
     if differing:
         encoder = load_encoder(source, EncoderOptions(device=device, **differing))
+    hashes = fingerprint(encoder)
+    if store.record.differs_in_modules(hashes):
+        options = EncoderOptions(device=device, **differing)
+        return _pooled_as_stored(store, source, options)
+    store.record.check_encoder(hashes, source, store.folder)
+    return encoder
+
+
+def _pooled_as_stored(store: EmbeddingStore, source: str, options: EncoderOptions) -> COCODR:
+    """Load the encoder of a store with the pooling that only the command of ``encode`` named.
+
+    A store does not record the pooling; the hash of its encoder's modules tells it.
+
+    Raises:
+        InputError: It is the store's encoder with no pooling.
+    """
+    for pooling in POOLINGS:
+        # A model that says itself how it pools takes no pooling.
+        with suppress(InputError):
+            encoder = load_encoder(source, replace(options, pooling=pooling))
+            store.record.check_encoder(fingerprint(encoder), source, store.folder)
+            log.info("%s was encoded with the pooling %s, which is used", store.folder, pooling)
+            return encoder
+    encoder = load_encoder(source, options)
     store.record.check_encoder(fingerprint(encoder), source, store.folder)
     return encoder

@@ -1,5 +1,6 @@
 """Queries that a language model behind an endpoint of OpenAI's protocol writes."""
 
+import json
 import logging
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,12 +8,15 @@ from typing import NamedTuple
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.passages import Passage
 from beir_cocodr.data.text import without_thoughts, word_counter
-from beir_cocodr.endpoints import Endpoint, in_parallel
+from beir_cocodr.endpoints import Endpoint, as_answered
 from beir_cocodr.generation.generators import Generated, Query
 from beir_cocodr.generation.query_kinds import kinds_in_turn
 from beir_cocodr.generation.question_prompt import few_shot_messages
+from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import PLACEHOLDER, GenerationOptions
+from beir_cocodr.generation.text_cache import TextCache
 from beir_cocodr.http_requests import ServerError
+from beir_cocodr.io import parse_json
 from beir_cocodr.records import Json
 
 log = logging.getLogger(__name__)
@@ -34,8 +38,11 @@ class EndpointGenerator:
 
     The server is shown three examples, unless the options have a prompt. Passages are counted in
     words. The first line of an answer after the model's thoughts is the query; an answer that ended
-    within them gives none. Whether the same call gives the same queries is up to the server, which
-    is sent a seed.
+    within them gives none. Whether another server gives the same queries is up to it; it is sent a
+    seed.
+
+    Every answer of use is on the disk as soon as it comes, so it is not paid for twice: neither
+    after a failure or a kill, nor for another output.
 
     Args:
         endpoint: The server and its model.
@@ -48,6 +55,13 @@ class EndpointGenerator:
         self.options = options
         self.counter = word_counter()
         self._has_warned = False
+        identity: Json = {
+            "generator": self.describe(),
+            "max_length": options.max_length,
+            "top_p": options.top_p,
+            "seed": options.seed,
+        }
+        self._cache = TextCache("questions", identity)
 
     def describe(self) -> Json:
         """Return what the queries depend on beside passages and options."""
@@ -63,28 +77,53 @@ class EndpointGenerator:
         """Do nothing: the server is all that is needed."""
 
     def generate(self, passages: Sequence[Passage], shard: int) -> Generated:
-        """Return the queries of a shard's passages.
+        """Return the queries of a shard's passages, and ask for those that are not kept.
 
         Raises:
             ServerError: The server cannot be reached, refuses a request, or answers without text.
+                What it answered to the requests that were sent is kept.
         """
-        asked: list[_Asked] = []
-        for passage in passages:
-            for number, kind in enumerate(self._kinds(passage)):
-                asked.append(_Asked(passage.text, number, kind))
-        answers = list(in_parallel(self._ask, asked, self.endpoint.options.concurrency))
-        self._warn(answers)
-        size = self.options.per_passage
-        queries = [answers[start : start + size] for start in range(0, len(answers), size)]
+        wanted = [self._asked(passage) for passage in passages]
+        distinct = dict.fromkeys(asked for of_passage in wanted for asked in of_passage)
+        answers = {asked: self._kept(asked) for asked in distinct}
+        missing = [asked for asked, query in answers.items() if query is None]
+        written = as_answered(self._ask, missing, self.endpoint.options.concurrency)
+        for number, query in written:
+            asked = missing[number]
+            answers[asked] = query
+            if self._is_of_use(query):
+                self._cache.put(_key(asked), json.dumps(query, ensure_ascii=False))
+        queries = [[answers[asked] or Query("") for asked in of_passage] for of_passage in wanted]
+        self._warn([query for of_passage in queries for query in of_passage])
         return Generated(queries, {})
 
     def prompts_of(self, passage: Passage) -> list[str]:
-        """Return the texts of the conversations about a passage, one for each query."""
+        """Return the texts of the conversations about a passage, one for each query not kept."""
         prompts = []
-        for kind in self._kinds(passage):
-            messages = self._messages(passage.text, kind)
-            prompts.append("\n".join(message["content"] for message in messages))
+        for asked in self._asked(passage):
+            if self._kept(asked) is None:
+                messages = self._messages(asked.passage, asked.kind)
+                prompts.append("\n".join(message["content"] for message in messages))
         return prompts
+
+    def _asked(self, passage: Passage) -> list[_Asked]:
+        """Return what the server is asked for about a passage."""
+        kinds = self._kinds(passage)
+        return [_Asked(passage.text, number, kind) for number, kind in enumerate(kinds)]
+
+    def _kept(self, asked: _Asked) -> Query | None:
+        """Return the query that the server wrote before, None if it wrote none of use."""
+        content = self._cache.get(_key(asked))
+        if content is None:
+            return None
+        text, is_cut = parse_json(content)
+        return Query(text, is_cut)
+
+    def _is_of_use(self, query: Query) -> bool:
+        """Return true for a query that is kept: the server may answer better the next time."""
+        if self.options.kinds:
+            return is_question(clean_question(query.text))
+        return bool(query.text.strip())
 
     def _kinds(self, passage: Passage) -> Sequence[str | None]:
         """Return the kind of each query of a passage, None for a query as people type them."""
@@ -137,6 +176,11 @@ class EndpointGenerator:
         if self.options.prompt is None:
             return few_shot_messages(passage, kind)
         return [{"role": "user", "content": self.options.prompt.replace(PLACEHOLDER, passage)}]
+
+
+def _key(asked: _Asked) -> str:
+    """Return what a query is kept by: its number, its kind and the passage."""
+    return f"{asked.number} {asked.kind or ''}\n{asked.passage}"
 
 
 def build(

@@ -11,14 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.files.beir_folder import link_corpus
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import WORDS, TokenCounter, load_tokenizer, token_counter, word_counter
 from beir_cocodr.distributed import (
@@ -131,6 +133,8 @@ def generate_queries(
     _check_device(generator, options, device)
     collection = load_collection(dataset, labels="none")
     documents = collection.documents
+    language = language_of(options, documents)
+    options = replace(options, language=language)
     writer = build_generator(generator, documents, options, device)
     kind = generator_kind(generator)
     if kind.writes and options.kinds:
@@ -153,7 +157,7 @@ def generate_queries(
         text_format=options.text_format,
         count=counter.count,
         limit=options.passage_tokens,
-        language=options.language,
+        language=language,
     )
     if kind.writes and shards.missing():
         writing = cast(WritingGenerator, writer)
@@ -171,6 +175,17 @@ def generate_queries(
             return unfinished
         citations = list(kind.citations)
         return _finish(output, shards, collection, plan, options, consistency, citations)
+
+
+def language_of(options: GenerationOptions, documents: Documents) -> str:
+    """Return the code of the language by which sentences of a corpus are split.
+
+    Raises:
+        InputError: The options name a language that is none.
+    """
+    if options.language is not None:
+        return Language.parse(options.language).code
+    return documents.facts.language or DEFAULT
 
 
 def _own_part(part: tuple[int, int]) -> tuple[int, int]:

@@ -88,8 +88,9 @@ class GeneratorKind:
             device.
         writes: True if a language model writes the queries, which costs time or money: it is a
             :class:`WritingGenerator`, whose costs are stated before, and its queries are kept by
-            the content of their passages where ``query_kinds`` are asked for. So they should depend
-            on the passage's text, and not on its row or on the passages beside it.
+            the content of their passages where ``query_kinds`` are asked for (those of a server
+            always). So they should depend on the passage's text, and not on its row or on the
+            passages beside it.
         options: Names of options that no other kind reads; another kind refuses them.
         citations: Keys of ``models/papers.bib``, or BibTeX entries.
     """

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import Passage, fitting_prefix, sentence_ranges
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.errors import InputError
@@ -237,7 +238,7 @@ class LexicalGenerator:
         is_first = passage.start == 0
         if is_first and passage.title and text.startswith(passage.title):
             text = text[len(passage.title) :]
-        ranges = sentence_ranges(text, self.options.language)
+        ranges = sentence_ranges(text, self.options.language or DEFAULT)
         sentences = [text[start:end] for start, end in ranges]
         sentences.sort(key=lambda sentence: -_salience(sentence, weights))
         yield from sentences

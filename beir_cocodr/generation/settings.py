@@ -66,10 +66,11 @@ class GenerationOptions:
         "words. Default: the generator's tokenizer, or words for lexical.",
         is_name=True,
     )
-    language: str = option(
-        "en",
-        "Treat the corpus as written in this language, an ISO 639 code. It decides which "
-        "abbreviations do not end a sentence.",
+    language: str | None = option(
+        None,
+        "Treat the corpus as written in this language, an ISO 639 code or an English name. It "
+        "decides where sentences end. Default: the language that most text of a folder of files "
+        "is written in; English for other collections.",
     )
     prefix: str | None = option(
         None,

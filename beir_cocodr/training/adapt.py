@@ -28,7 +28,7 @@ from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, parse_measures
 from beir_cocodr.evaluation.pairs_to_label import check_judgements_kept
 from beir_cocodr.evaluation.recommendation import ablation_families, recommend
 from beir_cocodr.evaluation.results import AdaptationRecord, ComparisonRecord, EvaluationRecord
-from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.generate import generate_queries, language_of
 from beir_cocodr.generation.generation_record import read_generation
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
 from beir_cocodr.generation.settings import GenerationOptions
@@ -374,7 +374,8 @@ def _settings(plan: AdaptationPlan) -> Json:
         settings["generated"] = files.file_sha256(file)
     else:
         settings["generator"] = files.content_sha256(options.generator) or options.generator
-        settings["generation"] = asdict(options.generation)
+        language = language_of(options.generation, plan.target.documents)
+        settings["generation"] = asdict(replace(options.generation, language=language))
     return settings
 
 

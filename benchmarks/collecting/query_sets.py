@@ -56,8 +56,10 @@ _SHORTEST = 2
 _HEADING = (2, 14)
 _BELOW = 20
 
-# The fewest queries of a set, and the most documents that are looked at for each of them.
-_FEWEST = 30
+#: The fewest queries of a set; a smaller one is left out.
+FEWEST = 30
+
+# The most documents that are looked at for each query.
 _LOOKS = 20
 
 #: A document: its title and text.
@@ -158,7 +160,7 @@ def let_write_questions(
     documents = parent.load().documents
     questions = write_questions(documents, options, limits.seed, nothing_is_known, bf16=bf16)
     sets = [_of_package(WRITTEN, questions, [])]
-    _write_sets(file, [queries for queries in sets if len(queries.texts) >= _FEWEST])
+    _write_sets(file, [queries for queries in sets if len(queries.texts) >= FEWEST])
 
 
 def has_questions(parent: Parent) -> bool:
@@ -188,7 +190,7 @@ def make_query_sets(collection: Collection, limits: Limits) -> list[QuerySet]:
     sets = [real, *_package_queries(documents, limits)]
     sets.append(_cut_out(MATCHED, documents, _matched_cut(lengths, rng), limits, rng))
     sets.append(_cut_out(TITLES, documents, _title_cut(documents), limits, rng))
-    return [queries for queries in sets if queries is real or len(queries.texts) >= _FEWEST]
+    return [queries for queries in sets if queries is real or len(queries.texts) >= FEWEST]
 
 
 def _real_queries(collection: Collection) -> QuerySet:

@@ -26,6 +26,11 @@ LINES = [
     ),
     ("evaluate --dataset d --model bm25 --split dev --output o", "report o", " --split dev"),
     (
+        "encode --dataset d --model m --output o --pooling mean",
+        "search --dataset d 'what you look for' --store o",
+        " --pooling mean",
+    ),
+    (
         "encode --dataset d --model m --output o --title-separator ': '",
         "search --dataset d 'what you look for' --store o",
         " --title-separator ': '",

@@ -143,14 +143,13 @@ def test_queries_come_from_a_file_or_the_standard_input(capsys, monkeypatch, bei
     ]
 
 
+@pytest.mark.parametrize("reading", [(), ("--chunk-pooling", "mean")])
 def test_a_store_says_which_model_searches_it_and_nothing_is_encoded(
-    capsys, monkeypatch, beir_folder, tiny_bert, tmp_path
+    reading, capsys, monkeypatch, beir_folder, tiny_bert, tmp_path
 ):
     store = tmp_path / "store"
-    assert (
-        run(capsys, "encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)[0]
-        == 0
-    )
+    encoding = ("encode", "--dataset", beir_folder, "--model", tiny_bert, "--output", store)
+    assert run(capsys, *encoding, *reading)[0] == 0
     from beir_cocodr.retrieval.vectors.dense import Dense
 
     monkeypatch.setattr(Dense, "encode_corpus", None)

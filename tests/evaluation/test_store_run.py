@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_searched(
         workers=Workers(threads=1),
     )
     for stored, model, settings, expected in (
-        (stores["cosine"], str(tiny_bert), {}, "cosine was .*no model"),
+        (stores["cosine"], str(tiny_bert), {}, "cosine was .*weights and other modules"),
         (stores["dot"], "bm25", {}, "dot was .*no model"),
         (tmp_path / "other-store", str(tiny_bert), {}, r"corpus \w{16} there, \w{16} now"),
         (

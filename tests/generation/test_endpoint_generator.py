@@ -28,6 +28,12 @@ TEXTS = ["wing flow shock layer.", "treaty minister strike."]
 PASSAGES = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(TEXTS)]
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Give each test a cache of its own: another test's server may have had the same port."""
+    monkeypatch.setenv("BEIR_COCODR_CACHE", str(tmp_path / "cache"))
+
+
 def said(text):
     return {"choices": [{"message": {"role": "assistant", "content": text}}]}
 
@@ -100,6 +106,50 @@ def test_a_query_follows_thoughts_and_may_be_cut(answer, expected, caplog):
             assert generator.generate(PASSAGES[:1], 0).queries == [[expected, expected]]
     warned = [message for message in caplog.messages if "raise --max-length" in message]
     assert len(warned) == (expected == Query("", cut=True))
+
+
+@pytest.mark.parametrize("kinds", [None, "questions,keywords"])
+def test_what_a_server_answered_before_it_failed_is_not_asked_for_again(kinds):
+    texts = [f"passage {number} about the heat of pumps" for number in range(12)]
+    passages = [Passage(row, 0, 0, len(text), text, "") for row, text in enumerate(texts)]
+    options = GenerationOptions(per_passage=2, query_kinds=kinds, seed=1)
+    answered = []
+    lock = threading.Lock()
+    is_failing = True
+
+    def answer(asked):
+        query = (asked.content["messages"][-1]["content"], asked.content["seed"])
+        with lock:
+            if is_failing and len(answered) == 9:
+                return Reply(500)
+            answered.append(query)
+        return said(f"heat of pumps {query[1]}")
+
+    once = HttpOptions(retries=0)
+    with serving(answer) as server:
+        endpoint = Endpoint.parse(f"{server.url}#m", once)
+        with pytest.raises(ServerError, match="500"):
+            EndpointGenerator(endpoint, options).generate(passages, 0)
+        is_failing = False
+        generator = EndpointGenerator(endpoint, options)
+        left = sum(len(generator.prompts_of(passage)) for passage in passages)
+        assert left == 24 - 9
+        queries = generator.generate(passages, 0).queries
+        again = EndpointGenerator(endpoint, options).generate(passages[3:], 1).queries
+    assert queries == [[Query(f"heat of pumps {seed}") for seed in (1, 2)]] * 12
+    assert again == queries[3:]
+    assert len(answered) == len(set(answered)) == 24
+
+
+@pytest.mark.parametrize(("kinds", "useless"), [(None, ""), ("claims", "this passage")])
+def test_an_answer_of_no_use_is_asked_for_again(kinds, useless):
+    options = GenerationOptions(per_passage=1, query_kinds=kinds)
+    answers = [useless, "heat of pumps"]
+    with serving(lambda asked: said(answers.pop(0))) as server:
+        generator = build_generator(f"{server.url}#m", None, options, None)
+        for expected in (useless, "heat of pumps", "heat of pumps"):
+            assert generator.generate(PASSAGES[:1], 0).queries == [[Query(expected)]]
+    assert not answers
 
 
 def test_an_answer_without_text_is_refused():

@@ -324,6 +324,43 @@ def test_a_corpus_in_our_cache_is_not_linked_by_name(beir_folder, cache_root, tm
     assert len(load_collection(tmp_path / "o", "train").documents) == 48
 
 
+@pytest.mark.parametrize(("language", "is_cut"), [(None, False), ("en", True)])
+def test_sentences_end_as_in_the_language_of_the_folder(language, is_cut, tmp_path):
+    """In German, the point after a number makes it an ordinal."""
+    pytest.importorskip("py3langid")
+    folder = tmp_path / "de"
+    folder.mkdir()
+    for number, town in enumerate(["Aachen", "Bremen", "Celle", "Dessau", "Erfurt", "Fulda"]):
+        text = f"Die Kündigung des Mieters aus {town} wird am 3. Mai wirksam. Das Haus ist rot."
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    options = GenerationOptions(per_passage=3, query_kinds="claims", language=language)
+    record = generate_queries(folder, "lexical", tmp_path / "queries", options)
+    assert record.settings["language"] == (language or "de")
+    assert generate_queries(folder, "lexical", tmp_path / "queries", options) == record
+    texts = [query["text"] for query in lines(tmp_path / "queries")]
+    assert any(text.endswith("am 3.") for text in texts) == is_cut
+    assert any(text.endswith("wirksam.") for text in texts)
+
+
+def test_the_command_reads_a_folder_in_its_language_unless_it_is_named(tmp_path, capsys):
+    pytest.importorskip("py3langid")
+    folder = tmp_path / "de"
+    folder.mkdir()
+    for number in range(6):
+        text = f"Die Kündigung aus Haus {number} wird am 3. Mai wirksam. Das Haus ist rot."
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    corpus = load_collection(folder, labels="none")
+    for number, options in enumerate(([], ["--language", "German"], ["--language", "en"])):
+        output = str(tmp_path / f"queries-{number}")
+        command = ["generate-queries", "--dataset", str(folder), "--output", output, *options]
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(command)
+        record = json.loads(capsys.readouterr().out)
+        assert record["settings"]["language"] == ("en" if "en" in options else "de")
+        if not options:
+            assert record["dataset"]["name"] == corpus.name
+
+
 def test_a_tokenizer_bounds_the_passages(beir_folder, tiny_bert, wordpiece, tmp_path):
     options = GenerationOptions(passage_tokens=24, tokenizer=str(tiny_bert))
     record = generate_queries(beir_folder, "lexical", tmp_path, options)

@@ -9,6 +9,7 @@ import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.evaluation.results import TRAINED_ON, PseudoQueryFigures
@@ -169,7 +170,7 @@ def lexical_queries(
     """
     rng = np.random.default_rng(seed)
     text_format = TextFormat()
-    language = documents.facts.language or "en"
+    language = documents.facts.language or DEFAULT
     reader = PassageReader(
         documents,
         text_format,

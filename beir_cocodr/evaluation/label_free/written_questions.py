@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 
 from beir_cocodr.data.documents import Documents
+from beir_cocodr.data.languages import DEFAULT
 from beir_cocodr.data.passages import Passage, PassageReader
 from beir_cocodr.data.text import TextFormat, word_counter, words
 from beir_cocodr.evaluation.label_free.pseudo_queries import (
@@ -129,7 +130,7 @@ def _draw_passages(
         TextFormat(),
         word_counter().count,
         _PASSAGE_WORDS,
-        "en",
+        documents.facts.language or DEFAULT,
     )
     drawn: list[Passage] = []
     order = rng.permutation(len(documents))[: LOOKS * count]

@@ -125,6 +125,17 @@ class StoreRecord(Record):
         """
         return self.identity.get(name, _LEFT_OUT.get(name)) == value
 
+    def differs_in_modules(self, encoder: Mapping[str, str]) -> bool:
+        """Return true if an encoder has the weights and the tokenizer, and other modules.
+
+        So it is the same checkpoint, and pools its tokens in another way, for example.
+
+        Args:
+            encoder: Hashes of the encoder.
+        """
+        differing = {part for part in _ENCODER if self.identity[part] != encoder[part]}
+        return differing == {"architecture"}
+
     def encoding_differences(self, identity: Identity) -> str:
         """Return how the documents of another identity are encoded otherwise, with both values.
 

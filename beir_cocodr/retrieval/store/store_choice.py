@@ -86,6 +86,7 @@ class StoreChoice:
         self.documents = documents
         self.stores = [EmbeddingStore.open(folder, verify) for folder in folders]
         self._used: set[Path] = set()
+        self._other_modules: set[Path] = set()
         for store in self.stores:
             if store.record.prior:
                 raise InputError(
@@ -103,6 +104,8 @@ class StoreChoice:
         for store in self.stores:
             record = store.record
             if any(record.identity[part] != value for part, value in encoder.items()):
+                if record.differs_in_modules(encoder):
+                    self._other_modules.add(store.folder)
                 continue
             options = EncodeOptions(
                 precision=record.precision,
@@ -129,8 +132,15 @@ class StoreChoice:
             InputError: If one was not; names it and the model that wrote it.
         """
         for store in self.stores:
-            if store.folder not in self._used:
+            if store.folder in self._used:
+                continue
+            if store.folder in self._other_modules:
                 raise InputError(
-                    f"{store.folder} was encoded by {store.record.model.name!r}, and no model here "
-                    "needs it: name that model too, or leave this store out"
+                    f"{store.folder} was encoded by {store.record.model.name!r}, and the model "
+                    "here has its weights and other modules: give --pooling as it was encoded, or "
+                    "name that model"
                 )
+            raise InputError(
+                f"{store.folder} was encoded by {store.record.model.name!r}, and no model here "
+                "needs it: name that model too, or leave this store out"
+            )

@@ -1,8 +1,8 @@
 """Merging of a distilled encoder with the one that it started from, on another kind of queries.
 
 Averaged weights keep what was general in the base. How much of each is taken is chosen on
-queries of a kind that was not trained on, and confirmed on others of the kind: if these do not
-gain, the base is kept unchanged. The kind is one of those that were generated; if there is only
+queries of a kind that was not trained on, and confirmed on others of the kind: if one half does
+not gain, the base is kept unchanged. The kind is one of those that were generated; if there is only
 one, it is crops, which are cut out of documents as in the verdict.
 """
 
@@ -363,7 +363,9 @@ class Merging:
         chosen_values = values[chosen][half:]
         differences = chosen_values - base_values
         confidence = gain_confidence(differences)
-        is_kept = confidence >= CONFIDENCE
+        # A share that loses on the half that chose it is only the least bad one.
+        has_gained = round(means[chosen] - means[0.0], 9) > 0
+        is_kept = has_gained and confidence >= CONFIDENCE
         share = chosen if is_kept else 0.0
         self.model.load_state_dict(merged(self.base, tuned, share))
         by_share = {
@@ -372,11 +374,14 @@ class Merging:
         if rank() == 0:
             log.info(
                 "merging on %d %s: share %g of the distilled weights, %s %.4f to %.4f on the half "
-                "that did not choose it, a gain with %.0f%% confidence: %s",
+                "that chose it, and %.4f to %.4f on the other one, a gain with %.0f%% confidence: "
+                "%s",
                 len(names),
                 self.kind,
                 chosen,
                 MEASURE,
+                means[0.0],
+                means[chosen],
                 float(base_values.mean()),
                 float(chosen_values.mean()),
                 100 * confidence,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import write_beir
 
-from beir_cocodr import COCODR, MRL, ExactSearch, load_collection
+from beir_cocodr import COCODR, MRL, ExactSearch, Searcher, load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
@@ -192,6 +192,24 @@ def test_a_model_that_changed_in_its_place_is_refused(folder, tiny_bert, tmp_pat
     model.save_pretrained(str(place))
     with pytest.raises(InputError, match=r"weights \w{16} there"):
         search(tmp_path / "store", str(folder), tmp_path / "run")
+
+
+def test_a_pooling_that_only_encode_was_given_is_found_or_asked_for(folder, tiny_bert, tmp_path):
+    """Queries have the vectors of a saved model that pools in the same way."""
+    store = tmp_path / "store"
+    encode(str(folder), str(tiny_bert), store, encoder=EncoderOptions(pooling="mean"))
+    search(store, str(folder), tmp_path / "bare.run", StoreSearchOptions(threads=1))
+    COCODR(tiny_bert, pooling="mean").save_pretrained(str(tmp_path / "saved"))
+    encode(str(folder), str(tmp_path / "saved"), tmp_path / "of-saved")
+    saved = tmp_path / "saved.run"
+    search(tmp_path / "of-saved", str(folder), saved, StoreSearchOptions(threads=1))
+    columns = [
+        [line.split()[:5] for line in run.read_text().splitlines()]
+        for run in (saved, tmp_path / "bare.run")
+    ]
+    assert columns[0] == columns[1]
+    with pytest.raises(InputError, match="has its weights and other modules: give --pooling"):
+        Searcher(str(folder), str(tiny_bert), SearchOptions(stores=(store,)))
 
 
 def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tmp_path):
