@@ -189,6 +189,11 @@ class StoreRecord(Record):
                 f"{_value(identity, 'chunk_pooling')}; give --chunk-pooling {self.chunk_pooling}, "
                 "or choose another folder"
             )
+        if changed == {"architecture"}:
+            raise InputError(
+                f"{folder} was encoded by the weights of {self.model.name!r} with other modules; "
+                "give --pooling as it was encoded, or choose another folder"
+            )
         # An update keeps how documents were read.
         can_update = "corpus" in changed and changed <= {"corpus", "chunk_pooling"}
         update = ", or update it to this corpus with --update" if can_update else ""

@@ -137,8 +137,8 @@ class StoreChoice:
             if store.folder in self._other_modules:
                 raise InputError(
                     f"{store.folder} was encoded by {store.record.model.name!r}, and the model "
-                    "here has its weights and other modules: give --pooling as it was encoded, or "
-                    "name that model"
+                    "here has its weights and other modules: give --pooling as it was encoded; a "
+                    "command without this option needs a model that was saved with its pooling"
                 )
             raise InputError(
                 f"{store.folder} was encoded by {store.record.model.name!r}, and no model here "

@@ -17,6 +17,7 @@ from beir_cocodr.evaluation.evaluate import EvaluateOptions, evaluate
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.retrieval.store.encode import encode, encode_documents
+from beir_cocodr.retrieval.store.passes import update
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.store.store_search import search_store
@@ -210,6 +211,10 @@ def test_a_pooling_that_only_encode_was_given_is_found_or_asked_for(folder, tiny
     assert columns[0] == columns[1]
     with pytest.raises(InputError, match="has its weights and other modules: give --pooling"):
         Searcher(str(folder), str(tiny_bert), SearchOptions(stores=(store,)))
+    with pytest.raises(InputError, match="with other modules; give --pooling as it was"):
+        encode(str(folder), str(tiny_bert), store)
+    with pytest.raises(InputError, match="with other modules; give --pooling as it was"):
+        update(COCODR(tiny_bert), load_collection(folder).documents, store)
 
 
 def test_another_corpus_and_bad_input_are_refused(folder, store, beir_folder, tmp_path):
