@@ -2,9 +2,10 @@
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import cast
 
 import numpy as np
 
@@ -18,7 +19,12 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import (
     IsKnown,
     PseudoQueries,
 )
-from beir_cocodr.generation.generators import Generator, build_generator
+from beir_cocodr.generation.generators import (
+    Generator,
+    WritingGenerator,
+    build_generator,
+    generator_kind,
+)
 from beir_cocodr.generation.query_selection import clean_queries
 from beir_cocodr.generation.question_text import clean_question, is_question
 from beir_cocodr.generation.settings import GenerationOptions
@@ -101,7 +107,7 @@ def write_questions(
     identity: Json = {"generator": generator.describe(), "options": generation.generation()}
     cache = TextCache("questions", identity)
     passages = _draw_passages(documents, options.count, seed)
-    _describe_costs(passages, cache, options.generator)
+    _describe_costs(passages, _kept_by(generator, options.generator, cache), options.generator)
     drawing = Drawing()
     repeated: set[str] = set()
     texts = []
@@ -145,13 +151,29 @@ def _draw_passages(
     return drawn
 
 
+def _kept_by(generator: Generator, name: str, cache: TextCache) -> Callable[[Passage], bool]:
+    """Return a function that says if the question about a passage was written before.
+
+    The cache has the questions of batches that were complete, and the generator of a server each of
+    its answers.
+    """
+    writer = cast(WritingGenerator, generator) if generator_kind(name).writes else None
+
+    def is_kept(passage: Passage) -> bool:
+        if cache.get(passage.text) is not None:
+            return True
+        return writer is not None and not writer.prompts_of(passage)
+
+    return is_kept
+
+
 def _describe_costs(
     passages: Sequence[Passage],
-    cache: TextCache,
+    is_kept: Callable[[Passage], bool],
     name: str,
 ) -> None:
     """Say how many questions are to be written, and about how many tokens that takes."""
-    missing = [passage for passage in passages if cache.get(passage.text) is None]
+    missing = [passage for passage in passages if not is_kept(passage)]
     read = sum(_PROMPT_TOKENS + _TOKENS_A_WORD * len(words(passage.text)) for passage in missing)
     log.info(
         "%s writes %d questions (about %s tokens to read, at most %s to write); %d are in the "

@@ -66,20 +66,18 @@ def test_questions_are_written_once_and_a_killed_run_goes_on(documents, cache, c
         options = QuestionOptions(f"{server.url}#m", 20)
         with pytest.raises(ServerError):
             write_questions(documents, options, 1, nothing_is_known)
-        kept = len(list(cache.rglob("questions/*/*.txt")))
-        assert kept == 16  # the batch that was complete
         left[0] = 1_000
         asked_before = len(server.asked)
         with caplog.at_level(logging.INFO):
             questions = write_questions(documents, options, 1, nothing_is_known)
-        assert len(server.asked) - asked_before == 4
-        assert "writes 4 questions" in caplog.text
-        assert "16 are in the cache" in caplog.text
+        assert len(server.asked) - asked_before == 1  # all 19 answers were kept
+        assert "writes 1 questions" in caplog.text
+        assert "19 are in the cache" in caplog.text
         again = write_questions(documents, options, 1, nothing_is_known)
-        assert len(server.asked) - asked_before == 4
+        assert len(server.asked) - asked_before == 1
         # Another seed draws some of the same documents, whose passages are written for anew.
         write_questions(documents, options, 2, nothing_is_known)
-        assert len(server.asked) - asked_before == 24
+        assert len(server.asked) - asked_before == 21
     assert again.texts == questions.texts
     assert len(questions.texts) == 20
 
