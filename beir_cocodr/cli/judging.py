@@ -13,7 +13,6 @@ from beir_cocodr.cli.carried import refuse_unused
 from beir_cocodr.cli.flags import SEARCHING, plain, takes
 from beir_cocodr.cli.model_names import names_models
 from beir_cocodr.cli.reading import CorpusLanguage
-from beir_cocodr.data.analyzers import Language
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimators import ESTIMATORS
 from beir_cocodr.generation.generators import LEXICAL_GENERATOR
@@ -212,8 +211,7 @@ def compare(
     if (parity is not None) == bool(model):
         raise InputError("name models to compare, or a run with --parity, but not both")
     if parity is not None:
-        unused = (*_OF_MODELS, *SEARCHING, "passages", "samples", "seed")
-        refuse_unused(context, unused, "--parity")
+        refuse_unused(context, (*_OF_MODELS, *SEARCHING, "passages", "samples", "seed"), "--parity")
         folder = parameters.results(context, output, overwrite)
         _parity(parity, dataset, folder, split, measures, as_json)
         return
@@ -221,13 +219,7 @@ def compare(
         refuse_unused(context, (*_OF_MODELS, "measures"), "--passages")
         from beir_cocodr.evaluation.passage_sizes import PassageOptions
 
-        of_passages = PassageOptions(
-            samples=samples,
-            seed=seed,
-            split=split,
-            language=None if language is None else Language.parse(language).code,
-            overwrite=overwrite,
-        )
+        of_passages = PassageOptions(samples, seed, split, language, overwrite)
         _passages(passages, model or [], dataset, output, of_passages, search, as_json)
         return
     from beir_cocodr.evaluation.compare import CompareOptions

@@ -20,6 +20,7 @@ from statistics import NormalDist
 import numpy as np
 
 from beir_cocodr.arrays import Doubles, Ints
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.collection import (
     Collection,
     Dataset,
@@ -80,8 +81,8 @@ class PassageOptions(Options):
 
     Args:
         split: the split of the labels, where there are some.
-        language: language of the sentences, an ISO 639 code; by default that of a folder of files,
-            and English for other collections.
+        language: language of the sentences, an ISO 639 code or an English name; by default that of
+            a folder of files, and English for other collections.
         overwrite: replace the results of another run in the output folder.
     """
 
@@ -532,7 +533,9 @@ def _compare(
     search: SearchOptions,
 ) -> PassagesRecord:
     cut = {}
-    language = options.language or collection.documents.facts.language or DEFAULT
+    language = collection.documents.facts.language or DEFAULT
+    if options.language is not None:
+        language = Language.parse(options.language).code
     for words in sizes:
         file = work / f"passages-{words}.arrow"
         cut[words] = Passages.cut(questions.corpus, words, language, file)

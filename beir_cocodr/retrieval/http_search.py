@@ -188,10 +188,10 @@ class HttpSearch:
         if failure is None:
             return
         path, value = failure
-        said = request.hide(json.dumps(value, ensure_ascii=False))
+        value_text = request.hide(json.dumps(value, ensure_ascii=False))
         raise ServerError(
-            f"{self.name}: an answer has {path} {said}, so it lacks results; look at the log of "
-            f'the server, or set "failures" without {path} to count such answers as they are'
+            f"{self.name}: an answer has {path} {value_text}, so it lacks results; look at the log "
+            f'of the server, or set "failures" without {path} to count such answers as they are'
         )
 
     def _path(self, request: HttpRequest) -> Path:
@@ -338,10 +338,10 @@ class HttpSearch:
     def _warn_of_pages(self, answers: Sequence[Answer], top_k: int) -> None:
         """Say if all answers have the same length, and fewer results than were asked for."""
         lengths = [len(answer.ids) + answer.repeated + answer.without_id for answer in answers]
-        found = {length for length in lengths if length}
-        if len(answers) < _FEWEST_ANSWERS or len(found) != 1:
+        different = {length for length in lengths if length}
+        if len(answers) < _FEWEST_ANSWERS or len(different) != 1:
             return
-        [length] = found
+        [length] = different
         if length < min(top_k, len(self.documents)):
             log.warning(
                 "%s returned exactly %d results for every query that has any, although %d were "
