@@ -78,8 +78,8 @@ def split_docstring(text: str) -> tuple[str, str] | str:
 
 
 def fold(text: str) -> str:
-    """Return a text as equality compares it: without case, double spaces and the last full stop."""
-    return " ".join(text.split()).casefold().rstrip(".")
+    """Return a text as equality compares it: without case, double spaces and last full stops."""
+    return " ".join(text.split()).casefold().rstrip(". ")
 
 
 def _drop_marks(text: str) -> str:
