@@ -120,7 +120,7 @@ class EndpointGenerator:
         return Query(text, is_cut)
 
     def _is_of_use(self, query: Query) -> bool:
-        """Return true for a query that is kept: the server may answer better the next time."""
+        """Return true if a query can be used, and is kept; others are asked for again."""
         if self.options.kinds:
             return is_question(clean_question(query.text))
         return bool(query.text.strip())

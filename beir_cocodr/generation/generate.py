@@ -181,7 +181,7 @@ def language_of(options: GenerationOptions, documents: Documents) -> str:
     """Return the code of the language by which sentences of a corpus are split.
 
     Raises:
-        InputError: The options name a language that is none.
+        InputError: The options name an unknown language.
     """
     if options.language is not None:
         return Language.parse(options.language).code

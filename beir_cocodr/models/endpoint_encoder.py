@@ -120,7 +120,7 @@ class EndpointModule(InputModule):
         return features
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        """Return the embeddings of a batch, by halves if the server finds it too large."""
+        """Return the embeddings of a batch, in halves if the server finds it too large."""
         try:
             # Servers refuse an empty text; a space has no words either.
             vectors = self.endpoint.embed([text or " " for text in texts])

@@ -190,7 +190,7 @@ class HttpSearch:
         path, value = failure
         value_text = request.hide(json.dumps(value, ensure_ascii=False))
         raise ServerError(
-            f"{self.name}: an answer has {path} {value_text}, so it lacks results; look at the log "
+            f"{self.name}: an answer has {path} {value_text}, so results are missing; see the log "
             f'of the server, or set "failures" without {path} to count such answers as they are'
         )
 

@@ -54,7 +54,7 @@ class HttpSettings(Options):
         url: The URL.
         ids: The path to the ids of documents in the answer, such as ``hits.hits[]._id``: names of
             keys, and ``[]`` for each element of a list. A list whose name ends with ``?`` may be
-            lacking, which means no results.
+            missing, which means no results.
         failures: Paths to what an answer has where the engine failed, or searched only a part of
             its index. Anything there but null, false, 0 or nothing ends the search.
         scores: The path to their scores; by default documents are ranked as they come.

@@ -309,7 +309,7 @@ def test_tables_show_texts_as_they_are(capsys):
 def test_titles_name_a_folder_and_not_how_it_is_read(capsys):
     comparison = comparison_of(open_pair(), ["minilm", "hybrid:minilm"])
     comparison = replace(comparison, dataset="my-folder?language=de")
-    printed_rows(comparison, capsys, "verdicts on my-folder, b against a")
+    assert printed_rows(comparison, capsys, title="verdicts on my-folder, b against a")
 
 
 @pytest.mark.parametrize("probability", [0.87, 0.2])

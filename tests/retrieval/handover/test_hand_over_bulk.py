@@ -164,7 +164,7 @@ def test_the_settings_ask_for_the_query_by_its_vector(
         fails = engine != "qdrant"  # it fails with a status of its own
         if fails:
             searcher = Searcher(beir_folder, f"http:{folder / 'here.json'}")
-            with pytest.raises(InputError, match="so it lacks results"):
+            with pytest.raises(InputError, match="so results are missing"):
                 searcher.search("another query", top_k=5)
     assert [hit.id for hit in asked] == [hit.id for hit in mine]
 
