@@ -168,7 +168,9 @@ class Task:
         """Return the steps of a distillation without labels."""
         return max(1, self.steps // FEWER_WITHOUT_LABELS)
 
-    def train_without_labels(self, arm: Arm, seed: int, **changes: Any) -> Cell:
+    def train_without_labels(
+        self, arm: Arm, seed: int, generated: Path | None = None, **changes: Any
+    ) -> Cell:
         """Adapt by distillation, as ``adapt --stages distill`` does, and judge the model.
 
         The stage merges what it trained with the base; ``unmerged`` judges it before.
@@ -176,6 +178,8 @@ class Task:
         Args:
             arm: The row.
             seed: The seed of queries and training.
+            generated: A folder of generated queries. Default: queries are generated without a
+                model.
             changes: Further options of the training.
         """
         output = self.work / f"adapted-{seed}"
@@ -183,6 +187,9 @@ class Task:
         steps = self.steps_without_labels
         settings = self.shared(seed) | {"max_steps": steps, "refresh_steps": max(1, steps // 2)}
         settings |= changes
+        generation = GenerationOptions()
+        if generated is None:
+            generation = GenerationOptions(tokenizer=MODEL, seed=seed)
         with keeping_unmerged(unmerged):
             record = adapt(
                 MODEL,
@@ -192,7 +199,8 @@ class Task:
                     stages="distill",
                     stage_options={"distill": adapt_options("distill", **settings)},
                     queries=10,
-                    generation=GenerationOptions(tokenizer=MODEL, seed=seed),
+                    generated=None if generated is None else str(generated),
+                    generation=generation,
                     search=SearchOptions(TRAINED),
                 ),
                 resume=True,

@@ -6,6 +6,9 @@ choose and confirm. Each model is judged by labels before and after merging, and
 trained weights, alone and fused with BM25. Queries are made without a language model, and training
 is without dropout, which makes a step faster on a CPU.
 
+With ``--generated``, the queries are those that ``generate-queries`` has written before, by a
+language model, and the results are listed apart.
+
 Models and figures are kept in ``--work``, so that a killed run continues. The script first prints
 what is missing and what it costs, as far as it has measured a collection. It writes
 ``benchmarks/results/distillation.json`` and a table of ``docs/adaptation.md``:
@@ -54,6 +57,10 @@ COLLECTIONS += ("financebench-pages", "legalquad-de", "liveqa-medquad", "csfcube
 #: The table of this script on the page.
 PAGE = ROOT / "docs" / "adaptation.md"
 MARKS = Marks("<!-- distillation -->", "<!-- end of distillation -->")
+MODEL_MARKS = Marks("<!-- distillation on written queries -->", "<!-- end of written queries -->")
+
+#: The part of the results, and of the work folder, for queries that a language model wrote.
+LANGUAGE_MODEL = "language model"
 
 [MERGED, UNMERGED] = (arm.name for arm in ARMS if arm.unlabelled)
 #: A row that no evidence chose.
@@ -63,22 +70,30 @@ _ROWS = (BASE, UNMERGED, HALF, MERGED)
 _CELLS = "cells"
 
 
-def measure(task: Task, seed: int, kept: Path, merge_on: str | None) -> dict[str, Any]:
+def measure(
+    task: Task, seed: int, kept: Path, merge_on: str | None, generated: Path | None
+) -> dict[str, Any]:
     """Return the cells of a collection and the record of merging, from the file if it is there."""
     if not kept.is_file():
         cells = [task.free(BASE)]
         for arm in ARMS:
             if arm.unlabelled:
-                cells.append(task.train_without_labels(arm, seed, dropout=0.0, merge_on=merge_on))
+                cell = task.train_without_labels(
+                    arm, seed, generated, dropout=0.0, merge_on=merge_on
+                )
+                cells.append(cell)
         model = task.work / f"adapted-{seed}" / "models" / "distill"
         record = read_json(model / "training.json")
-        folder = task.work / f"adapted-{seed}" / "queries"
+        folder = generated or task.work / f"adapted-{seed}" / "queries"
         generation = read_json(folder / "generation.json")
         unmerged = task.work / f"unmerged-{seed}"
         cells.append(half_merged(task, seed, unmerged if unmerged.is_dir() else model))
         content = {
             "machine": machine(),
             "generated queries": generation["counts"]["queries"],
+            "generation": {
+                part: generation[part] for part in ("generator", "counts", "seconds", "selection")
+            },
             "documents": len(load_collection(task.dataset).documents),
             "queries": len(cells[0].scores[ALONE]),
             "merging": record.get("merging"),
@@ -227,6 +242,13 @@ def parse_options() -> argparse.Namespace:
         choices=QUERY_KINDS,
         help="Hold out this kind of queries, and list the results apart. Default: as the stage.",
     )
+    parser.add_argument(
+        "--generated",
+        type=Path,
+        metavar="DIR",
+        help="Train on the queries that generate-queries wrote by a language model to the folder "
+        "DIR/COLLECTION, and list the results apart.",
+    )
     return parser.parse_args()
 
 
@@ -234,12 +256,15 @@ def main() -> None:
     """Measure what is missing, and print and write the results."""
     options = parse_options()
     work = options.work / (options.merge_on or "")
+    if options.generated:
+        work = options.work / LANGUAGE_MODEL
     kept = work / _CELLS
     kept.mkdir(parents=True, exist_ok=True)
     report_cost(options.only, kept)
     for name in options.only:
         task = Task(options.collections / name, work, options.steps, options.precision)
-        content = measure(task, options.seed, kept / f"{name}.json", options.merge_on)
+        generated = options.generated / name if options.generated else None
+        content = measure(task, options.seed, kept / f"{name}.json", options.merge_on, generated)
         print(name, content["merging"], flush=True)
     results = origin() | {"settings": settings_of(options), "seeds": [options.seed]}
     collections = measured(options.work / _CELLS)
@@ -249,10 +274,14 @@ def main() -> None:
         if collections := measured(options.work / kind / _CELLS):
             part = {"collections": collections} | summarize(collections)
             results["held out by name"][kind] = part
+    collections = measured(options.work / LANGUAGE_MODEL / _CELLS)
+    results[LANGUAGE_MODEL] = {"collections": collections} | summarize(collections)
     write_results(options.results, results)
     print(markdown(results))
+    print(markdown(results[LANGUAGE_MODEL]))
     if options.results == results_file("distillation"):
         MARKS.write(PAGE, markdown(results))
+        MODEL_MARKS.write(PAGE, markdown(results[LANGUAGE_MODEL]))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
-"""Claim: document vectors are not sharpened by queries that the documents' own sentences give.
+"""Claim: document vectors are not sharpened by queries that are generated for the documents.
 
-Queries are generated for every document of cut collections without a model, two salient sentences
-("claims") and two draws of terms ("keywords") of each passage, at most four of a document. The
-vector of a document moves towards the mean of its queries, v + w q, and is normalised again. All
-queries take part, or one kind, or only contrastive ones: those that find their own document before
-its ten nearest neighbours. Labels measure nDCG@10 by the vectors alone and fused with BM25. Vectors
-of documents and real queries are those that ``benchmarks/collect.py`` left in ``--work``; generated
-queries are encoded here, once.
+Queries are generated for every document of labelled collections: without a model, a salient
+sentence ("claims") and a draw of terms ("keywords") of each passage, or with ``--generator`` by a
+language model, in four kinds, which a filter selects. The vector of a document moves towards the
+mean of its queries, as ``encode --sharpen`` moves it. All queries take part, or those of one kind,
+or only contrastive ones: those that find their own document before all others. Labels measure
+nDCG@10 by the vectors alone and fused with BM25.
 
-The script prints its table, and writes ``benchmarks/results/sharpening.json``:
+Generated queries and vectors are kept in ``--work``. The script prints its table, and adds to
+``benchmarks/results/sharpening.json`` what that has not measured yet:
 
-    OMP_NUM_THREADS=1 python benchmarks/sharpening.py --work DIR
+    OMP_NUM_THREADS=1 python benchmarks/sharpening.py --collections DIR --work DIR
+    OMP_NUM_THREADS=1 python benchmarks/sharpening.py --collections DIR --work DIR \
+        --generator hf:MODEL --only anthropic-docs --passages 500
 """
 
 from __future__ import annotations
@@ -24,27 +26,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from collecting.parents import Parent, folder_name, read_parents
+from collecting.parents import KNOWN
+from collecting.systems import Vectors, dense_ranker
 from harness.page import markdown_table
-from harness.script import add_work, option_parser, origin, write_results
-from thumbs import MODEL, Labelled, read
+from harness.script import (
+    add_work,
+    machine,
+    option_parser,
+    origin,
+    read_json,
+    write_results,
+)
 
-from beir_cocodr.arrays import Bools, Floats, Ints, unit_rows
+from beir_cocodr import load_collection
+from beir_cocodr.arrays import Bools, Floats, Ints
+from beir_cocodr.data.analyzers import Language
 from beir_cocodr.evaluation.judged_vectors import paired_interval
+from beir_cocodr.evaluation.measures import parse_measures, score_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
+from beir_cocodr.models.checkpoints.loading import load_encoder
+from beir_cocodr.retrieval.bm25 import BM25
+from beir_cocodr.retrieval.hybrid.fusion import Hybrid
+from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder
+from beir_cocodr.retrieval.vectors.sharpening import sharpened
 
-COLLECTIONS = ("time", "cisi", "scifact", "cranfield")
-KINDS = ("claims", "keywords")
-#: Queries of a document at most, its neighbours, and the weights of the queries' mean.
-MOST = 4
-NEIGHBOURS = 10
+MODEL = "minilm"
+COLLECTIONS = ("time", "cisi", "cranfield", "scifact", "nfcorpus", "anthropic-docs")
+COLLECTIONS += ("financebench-pages", "aila-statutes", "legalquad-de", "liveqa-medquad")
+#: Kinds of queries without a model, one of each for a passage.
+LEXICAL_KINDS = ("claims", "keywords")
+MODEL_KINDS = ("questions", "claims", "keywords", "titles")
+#: The weights of the queries' mean.
 WEIGHTS = (0.1, 0.25, 0.5, 1.0)
+TOP_K = 100
+
+[_NDCG] = parse_measures("nDCG@10")
 
 
 @dataclass(frozen=True)
-class GeneratedQueries:
-    """Queries that were generated for documents.
+class GeneratedVectors:
+    """Vectors of the queries that were generated for documents.
 
     Attributes:
         rows: (S,) row of the document of each query.
@@ -58,70 +80,124 @@ class GeneratedQueries:
 
     def sharpened(self, documents: Floats, chosen: Bools, weight: float) -> Floats:
         """Return (N, d) document vectors moved towards the mean of their chosen queries."""
-        total = np.zeros_like(documents)
-        np.add.at(total, self.rows[chosen], self.vectors[chosen])
-        counts = np.bincount(self.rows[chosen], minlength=len(documents))
-        return unit_rows(documents + weight * total / np.maximum(counts, 1)[:, None])
+        return sharpened(documents, self.rows[chosen], self.vectors[chosen], weight)
 
     def contrastive(self, documents: Floats) -> Bools:
-        """Return which queries are closer to their document than to its nearest neighbours."""
-        likeness = documents @ documents.T
-        np.fill_diagonal(likeness, -np.inf)
-        neighbours = np.argsort(-likeness, axis=1)[:, :NEIGHBOURS]
-        own = (self.vectors * documents[self.rows]).sum(axis=1)
-        others = [
-            float((documents[neighbours[row]] @ vector).max())
-            for row, vector in zip(self.rows, self.vectors, strict=True)
-        ]
-        return np.asarray(own > np.array(others))
+        """Return which queries are closer to their document than to any other."""
+        best = [int(np.argmax(documents @ vector)) for vector in self.vectors]
+        return np.asarray(np.array(best, np.int64) == self.rows)
 
 
-def generated(parent: Parent, work: Path) -> GeneratedQueries:
-    """Generate and encode the queries of a collection, or read those of before."""
-    folder = work / "sharpening" / folder_name(parent.name)
-    options = GenerationOptions(query_kinds=",".join(KINDS), per_passage=MOST)
-    generate_queries(str(parent.folder), "lexical", folder, options)
-    documents = parent.load().documents
-    of_document: dict[str, list[dict[str, Any]]] = {}
-    for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines():
-        query = json.loads(line)
-        of_document.setdefault(query["metadata"]["document"], []).append(query)
-    queries = [query for one in of_document.values() for query in one[:MOST]]
-    rows = documents.rows([query["metadata"]["document"] for query in queries])
-    kinds = np.array([query["metadata"]["kind"] for query in queries])
-    file = folder / f"{MODEL}.npy"
-    if not file.is_file():
-        from beir_cocodr.models.checkpoints.loading import load_encoder
+class Study:
+    """One collection, its vectors, and the queries that are generated for it."""
 
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        """Generate the queries, and encode documents and queries, unless that is done."""
+        self.collection = load_collection(folder)
+        self.options = options
+        self.model = load_encoder(MODEL)
+        self.work = options.work / f"{folder.name}-{options.generator_kind}"
+        self.queries = {query: self.collection.queries[query] for query in self.collection.qrels}
+        language = Language.parse(KNOWN[folder.name].language)
+        self.bm25 = BM25(self.collection.documents, analyzer=language.analyzer)
+        self.generation = self.generate(folder)
+        self.documents = self.kept("documents", self.encode_documents)
+        self.asked = self.kept("queries", lambda: self.encode(list(self.queries.values())))
+
+    def generate(self, folder: Path) -> Path:
+        """Generate queries without a model, or by a language model, whose queries are filtered."""
+        output: Path = self.work / "generated"
+        options = GenerationOptions(
+            tokenizer=MODEL,
+            language=KNOWN[folder.name].language,
+            query_kinds=",".join(LEXICAL_KINDS),
+            per_passage=len(LEXICAL_KINDS),
+            seed=self.options.seed,
+        )
+        if self.options.generator_kind != "lexical":
+            options = GenerationOptions(
+                tokenizer=MODEL,
+                language=KNOWN[folder.name].language,
+                query_kinds=",".join(MODEL_KINDS),
+                per_passage=len(MODEL_KINDS),
+                max_passages=self.options.passages,
+                bf16=True,
+                filter_retriever=f"hybrid:{MODEL}",
+                filter_top=10,
+                near_duplicates=0.8,
+                shard_documents=10,
+                seed=self.options.seed,
+            )
+        generate_queries(str(folder), self.options.generator, output, options)
+        return output
+
+    def kept(self, name: str, make: Any) -> Floats:
+        """Return the vectors of a file, which is written first if it is not there."""
+        file = self.work / f"{name}.npy"
+        if not file.is_file():
+            np.save(file, make())
+        vectors: Floats = np.load(file)
+        return vectors
+
+    def encode(self, texts: list[str]) -> Floats:
+        """Return the vectors of queries."""
+        return np.asarray(self.model.query_vectors(texts, 64), np.float32)
+
+    def encode_documents(self) -> Floats:
+        """Return the (N, d) vectors of the corpus."""
+        backend: Any = "bf16" if self.options.bf16 else "fp32"
+        encoder = CorpusEncoder(self.model, self.collection.documents, backend=backend)
+        return encoder.encode(np.arange(len(self.collection.documents)))
+
+    def generated_vectors(self) -> GeneratedVectors:
+        """Return the vectors of the generated queries."""
+        lines = (self.generation / "queries.jsonl").read_text(encoding="utf-8").splitlines()
+        queries = [json.loads(line) for line in lines]
+        names = [query["metadata"]["document"] for query in queries]
+        kinds = np.array([query["metadata"]["kind"] for query in queries])
         texts = [query["text"] for query in queries]
-        np.save(file, load_encoder(MODEL).query_vectors(texts, 64).numpy())
-    return GeneratedQueries(rows, kinds, np.load(file))
+        vectors = self.kept("generated", lambda: self.encode(texts))
+        return GeneratedVectors(self.collection.documents.rows(names), kinds, vectors)
+
+    def scores(self, documents: Floats) -> dict[str, Floats]:
+        """Return (Q,) nDCG@10 by document vectors alone and fused with BM25."""
+        vectors = Vectors(similarity="cosine", documents=documents, queries=self.asked)
+        corpus = self.collection.documents
+        dense = dense_ranker(corpus, vectors, list(self.queries.values()))
+        scores = {}
+        for use, ranker in {"dense": dense, "fused": Hybrid(dense, self.bm25, 0.5)}.items():
+            ranker.prepare()
+            results = ranker.search(self.queries, TOP_K).results(corpus, False, 10)
+            scores[use] = score_queries([_NDCG], self.collection.qrels, results)[str(_NDCG)]
+        return scores
 
 
-def measure(labelled: Labelled, queries: GeneratedQueries) -> dict[str, Any]:
+def measure(study: Study) -> dict[str, Any]:
     """Return the differences of every choice of queries and every weight."""
-    documents = labelled.candidates.vectors
-    everything = np.arange(len(labelled.candidates.queries))
-    before = labelled.measure(everything, documents)
+    queries = study.generated_vectors()
+    before = study.scores(study.documents)
     choices = {
         "all": np.ones(len(queries.rows), bool),
-        "contrastive": queries.contrastive(documents),
-        **{kind: queries.kinds == kind for kind in KINDS},
+        "contrastive": queries.contrastive(study.documents),
     }
+    for kind in sorted(set(queries.kinds.tolist())):
+        choices[kind] = queries.kinds == kind
     measured: dict[str, Any] = {}
     for use, values in before.items():
         measured[use] = {"before": round(float(values.mean()), 4)}
     for name, chosen in choices.items():
         for weight in WEIGHTS:
-            after = labelled.measure(everything, queries.sharpened(documents, chosen, weight))
-            for use in before:
-                differences = after[use] - before[use]
+            after = study.scores(queries.sharpened(study.documents, chosen, weight))
+            for use, values in before.items():
+                differences = after[use] - values
                 low, high = paired_interval(differences)
                 measured[use][f"{name}, {weight}"] = {
                     "difference": round(float(differences.mean()), 4),
                     "interval": [round(low, 4), round(high, 4)],
                 }
     return measured | {
+        "documents": len(study.documents),
+        "with queries": len(np.unique(queries.rows)),
         "queries": len(queries.rows),
         "contrastive": int(choices["contrastive"].sum()),
     }
@@ -129,17 +205,22 @@ def measure(labelled: Labelled, queries: GeneratedQueries) -> dict[str, Any]:
 
 def describe(collections: Mapping[str, Any]) -> str:
     """Return the table that the script prints: differences by the vectors alone."""
+    choices: dict[str, None] = {}
+    for one in collections.values():
+        choices |= dict.fromkeys(one["dense"])
     rows = []
-    first = next(iter(collections.values()))["dense"]
-    for choice in first:
-        if choice == "before":
-            cells = [f"{one['dense'][choice]:.3f}" for one in collections.values()]
-        else:
-            cells = []
-            for one in collections.values():
-                low, high = one["dense"][choice]["interval"]
-                mark = "*" if low > 0 or high < 0 else ""
-                cells.append(f"{one['dense'][choice]['difference']:+.3f}{mark}")
+    for choice in choices:
+        cells = []
+        for one in collections.values():
+            figures = one["dense"].get(choice)
+            if figures is None:
+                cells.append("")
+            elif choice == "before":
+                cells.append(f"{figures:.3f}")
+            else:
+                low, high = figures["interval"]
+                mark = " *" if low > 0 or high < 0 else ""
+                cells.append(f"{figures['difference']:+.3f}{mark}")
         rows.append([choice, *cells])
     return markdown_table(["queries, weight", *collections], rows)
 
@@ -148,28 +229,60 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = option_parser(__doc__, "sharpening")
     add_work(parser)
-    return parser.parse_args()
+    parser.add_argument(
+        "--collections",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Read the collections, BEIR folders, from this folder.",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=list(COLLECTIONS),
+        help=f"Measure these collections. Default: {' '.join(COLLECTIONS)}.",
+    )
+    parser.add_argument(
+        "--generator",
+        default="lexical",
+        help="Generate queries with this, as generate-queries does. Default: lexical.",
+    )
+    parser.add_argument(
+        "--passages",
+        type=int,
+        help="Let a language model write for this many passages. Default: all.",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=13, help="Generate with this seed. Default: 13."
+    )
+    parser.add_argument(
+        "--bf16",
+        action="store_true",
+        help="Encode documents in bfloat16, which is faster on a processor with units for it.",
+    )
+    options = parser.parse_args()
+    is_lexical = options.generator == "lexical"
+    options.generator_kind = "lexical" if is_lexical else "language model"
+    return options
 
 
 def main() -> None:
-    """Measure all collections."""
+    """Measure what is missing."""
     options = parse_options()
-    started = time.process_time()
-    parents = {parent.name: parent for parent in read_parents(options.work)}
-    missing = [name for name in COLLECTIONS if name not in parents]
-    if missing:
-        raise SystemExit(f"{options.work} lacks {', '.join(missing)}; run collect.py for them")
-    collections = {}
-    for name in COLLECTIONS:
-        parent = parents[name]
-        queries = generated(parent, options.work)
-        collections[name] = measure(read(parent, options.work), queries)
-    results = origin() | {
-        "settings": {"model": MODEL, "kinds": KINDS, "per_document": MOST},
-        "processor_seconds": round(time.process_time() - started, 1),
-        "collections": collections,
-    }
-    write_results(options.results, results)
+    kept = read_json(options.results) if options.results.is_file() else {}
+    collections = dict(kept.get("collections", {}))
+    for name in options.only:
+        label = name if options.generator == "lexical" else f"{name}, language model"
+        if label in collections:
+            print(f"{label} is measured already", flush=True)
+            continue
+        started = time.process_time()
+        figures = measure(Study(options.collections / name, options))
+        seconds = round(time.process_time() - started, 1)
+        collections[label] = figures | {"processor_seconds": seconds, "machine": machine()}
+        settings = {"model": MODEL, "weights": WEIGHTS, "seed": options.seed}
+        content = origin() | {"settings": settings, "collections": collections}
+        write_results(options.results, content)
     print(describe(collections))
 
 

@@ -1,7 +1,7 @@
 """The commands that write vectors: a store that searches reuse, or files for a search engine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from beir_cocodr.models.spec import EncoderOptions, SearchOptions
 from beir_cocodr.records import Record
 from beir_cocodr.report.terminal import print_json
 from beir_cocodr.retrieval.handover.engines import HandOverOptions
-from beir_cocodr.retrieval.store.record import EncodeOptions
+from beir_cocodr.retrieval.store.record import EncodeOptions, Sharpening
 
 _Output = Annotated[Path, plain("Write the store to this folder; an interrupted one is resumed.")]
 
@@ -38,10 +38,27 @@ _Update = Annotated[
     ),
 ]
 
+_Sharpen = Annotated[
+    Path | None,
+    plain(
+        "Move the vector of each document towards the queries that generate-queries wrote for it "
+        "to this folder. Default: leave vectors as they are."
+    ),
+]
+
+_SharpenWeight = Annotated[
+    float | None,
+    plain(
+        "With --sharpen, give the mean of a document's queries this weight, above 0 and at most 1. "
+        "Default: 0.1."
+    ),
+]
+
 # The options that a store keeps when it is updated, and all that only encoding reads.
 _OF_A_STORE = ("shard_size", "precision", "backend")
 _OF_PROCESSES = ("processes", "threads")
-_OF_ENCODING = (*_OF_A_STORE, "token_budget", "verify", *_OF_PROCESSES)
+_OF_SHARPENING = ("sharpen", "sharpen_weight")
+_OF_ENCODING = (*_OF_A_STORE, "token_budget", "verify", *_OF_PROCESSES, *_OF_SHARPENING)
 
 
 @names_models
@@ -59,6 +76,8 @@ def encode(
     ray: parameters.RayAddress = None,
     dense: _Dense = None,
     update: _Update = False,
+    sharpen: _Sharpen = None,
+    sharpen_weight: _SharpenWeight = None,
     encoder: EncoderOptions,
     as_json: parameters.Json = False,
 ) -> None:
@@ -70,6 +89,7 @@ def encode(
     from beir_cocodr.retrieval.vectors.pool import Workers
 
     _check_passes(context, dense is not None, update, ray is not None)
+    settings = replace(settings, sharpening=_sharpening(sharpen, sharpen_weight))
     if dense is not None or update:
         from beir_cocodr.retrieval.store.passes import pass_over
 
@@ -112,6 +132,24 @@ def encode(
             print(line)
 
 
+def _sharpening(folder: Path | None, weight: float | None) -> Sharpening | None:
+    """Return how vectors are sharpened, None where no folder of queries is named.
+
+    Raises:
+        InputError: There is a weight and no folder, or the weight is out of range.
+    """
+    if folder is not None:
+        from beir_cocodr.generation.query_context import GeneratedQueries
+
+        queries = GeneratedQueries(folder)
+        return Sharpening(queries) if weight is None else Sharpening(queries, weight)
+    if weight is not None:
+        raise InputError(
+            "--sharpen-weight does nothing without --sharpen; name the folder of generated queries"
+        )
+    return None
+
+
 def _check_passes(context: Context, adds_terms: bool, updates: bool, on_ray: bool) -> None:
     """Check that at most one of the special passes was asked for, with options that it reads.
 
@@ -123,7 +161,7 @@ def _check_passes(context: Context, adds_terms: bool, updates: bool, on_ray: boo
     if adds_terms:
         refuse_unused(context, _OF_ENCODING, "--dense")
     if updates:
-        refuse_unused(context, _OF_PROCESSES, "--update")
+        refuse_unused(context, (*_OF_PROCESSES, *_OF_SHARPENING), "--update")
 
 
 @dataclass(frozen=True)

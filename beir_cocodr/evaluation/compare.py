@@ -64,7 +64,7 @@ from beir_cocodr.models.spec import (
     option,
 )
 from beir_cocodr.provenance import contamination_statement
-from beir_cocodr.records import Json, versions
+from beir_cocodr.records import ContaminationStatement, Json, versions
 from beir_cocodr.retrieval.ranking import Results
 from beir_cocodr.retrieval.resolve import Models, resolve_models, uses_of
 from beir_cocodr.retrieval.resources import Resources
@@ -318,7 +318,15 @@ def compare_collection(
         searched = Searched(specs, collection, results, resources)
         findings, judge = _with_judge(findings, grader, searched, options, judged)
         candidates = _candidates(findings, results, collection, options, judged, gatherer)
-        record = replace(_record(findings, specs, collection, task, candidates), judge=judge)
+        record = _record(
+            findings,
+            specs,
+            collection,
+            task,
+            candidates,
+            resources if gatherer is None else gatherer.resources,
+            judge,
+        )
         if folder is not None:
             write_pairs(folder, candidates, judged)
             record.write(folder / COMPARISON_FILE)
@@ -435,9 +443,13 @@ def _record(
     collection: Collection,
     task: ComparisonTask,
     candidates: AnnotationCandidates,
+    resources: Resources | None,
+    judge: JudgeFindings | None,
 ) -> ComparisonRecord:
     searched = {label: spec for label, spec in specs.items() if spec.kind != RUN}
-    statements = contamination_statement(list(searched.values()), collection)
+    by_name = contamination_statement(list(searched.values()), collection)
+    statements = {label: by_name[spec.name] for label, spec in searched.items()}
+    sharpened = {} if resources is None else resources.sharpened(searched)
     return ComparisonRecord(
         **vars(findings),
         dataset=collection.name,
@@ -449,10 +461,24 @@ def _record(
         identical_ids=identical_ids(collection.name, task.options.identical_ids),
         models=list(specs),
         labels_wanted=candidates,
-        seen={label: statements[spec.name] for label, spec in searched.items()},
+        seen=statements | _sharpening_named(statements, sharpened),
         versions=versions(),
         left_out=list(collection.documents.facts.left_out) or None,
+        judge=judge,
     )
+
+
+def _sharpening_named(
+    statements: Mapping[str, ContaminationStatement],
+    folders: Mapping[str, str],
+) -> dict[str, ContaminationStatement]:
+    """Return the statements of sharpened models, which also name the queries that moved vectors."""
+    named = {}
+    for label, folder in folders.items():
+        statement = statements[label]
+        sentence = f"Its document vectors were sharpened by the generated queries of {folder}."
+        named[label] = replace(statement, sentences=[*statement.sentences, sentence])
+    return named
 
 
 def _gatherer(

@@ -257,7 +257,13 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     drop = identical_ids(collection.name, options.identical_ids) == "drop"
     queries = _own_queries(sides, collection, options)
     encoders = {"old": sides.old.encoder, "new": sides.new.encoder}
-    contamination = find_contamination(encoders, documents.content_hash, collection.name)
+    sharpened = {"old": sides.old.sharpened, "new": sides.new.sharpened}
+    contamination = find_contamination(
+        encoders,
+        documents.content_hash,
+        collection.name,
+        {side: folder for side, folder in sharpened.items() if folder},
+    )
     known = _known_queries(sides, documents, options, contamination.has)
     if not queries.texts and not known:
         raise InputError(_nothing_to_ask(sides, collection.name))

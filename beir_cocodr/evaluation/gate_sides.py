@@ -58,10 +58,12 @@ class Side(Protocol):
         answers_any: True if it can be asked any query; a run knows only its own.
         missing: Documents of the collection that it does not hold; None if that is unknown.
         matches_words: True if BM25 takes part; None if that is unknown.
+        sharpened: Folder of the generated queries by which its vectors were sharpened; "" for none.
     """
 
     label: str
     encoder: str
+    sharpened: str
     matches_words: bool | None
     answers_any: bool
     missing: int | None
@@ -94,6 +96,7 @@ class RankerSide:
     matches_words: bool | None = None
     answers_any: bool = True
     missing: int | None = None
+    sharpened: str = ""
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
@@ -113,6 +116,7 @@ class RunSide:
     matches_words: bool | None = None
     answers_any: bool = False
     missing: int | None = None
+    sharpened: str = ""
 
     def __post_init__(self) -> None:
         """Read the run."""
@@ -137,6 +141,7 @@ class EngineSide:
     matches_words: bool | None = None
     answers_any: bool = True
     missing: int | None = None
+    sharpened: str = ""
 
     def search(self, queries: Mapping[str, str]) -> Ints:
         """Return the rows of the best documents, see :meth:`Side.search`."""
@@ -218,6 +223,7 @@ class StoreSide:
             self.encoding = _QueryEncoder(model, options.batch_size)
         self.matches_words = _has_bm25(self.encoding.model)
         self.encoder = store.record.model.path or str(store.record.model.name)
+        self.sharpened = store.record.generated
         self.missing: int | None = len(documents) - sum(_held(store, documents))
 
     def search(self, queries: Mapping[str, str]) -> Ints:
@@ -310,7 +316,10 @@ def open_side(
         return EngineSide(spec.name, http, resources.documents, http.settings.encoder)
     if spec.kind == RETRIEVER:
         return EngineSide(spec.name, cast("RetrieverRanker", ranker), resources.documents)
-    return RankerSide(spec.name, spec.encoder, ranker, _matches_words(spec, ranker))
+    sharpened = resources.sharpened({spec.name: spec}).get(spec.name, "")
+    return RankerSide(
+        spec.name, spec.encoder, ranker, _matches_words(spec, ranker), sharpened=sharpened
+    )
 
 
 def _matches_words(spec: ModelSpec, ranker: Ranker) -> bool | None:

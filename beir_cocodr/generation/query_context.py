@@ -1,6 +1,9 @@
 """Passages with the queries that were generated for them, as a memory-mapped table."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
+from beir_cocodr.arrays import Ints
 from beir_cocodr.checksums import checked_path, is_kept
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.defects import StrictReport
@@ -17,7 +21,7 @@ from beir_cocodr.data.files.readers import json_records
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.errors import InputError, explained
 from beir_cocodr.generation.generation_record import read_generation
-from beir_cocodr.io import cache_folder, file_state, filling_cache, text_sha256
+from beir_cocodr.io import cache_folder, file_sha256, file_state, filling_cache, text_sha256
 
 _TEXT = pa.large_string()
 _SCHEMA = pa.schema(
@@ -125,6 +129,66 @@ def load_query_context(folder: str | Path, queries_per_passage: int | None = Non
             for batch in batches:
                 writer.write_batch(batch)
     return Dataset.from_file(str(table))
+
+
+class GeneratedQueries:
+    """The queries of a folder that ``generate-queries`` wrote, by the rows of its corpus.
+
+    Nothing is read before it is needed. A copy in another process reads the folder itself.
+
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Name the folder."""
+        self.folder = str(Path(folder).resolve())
+
+    def __reduce__(self) -> tuple[type[GeneratedQueries], tuple[str]]:
+        """Copy the name of the folder alone."""
+        return GeneratedQueries, (self.folder,)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Return the checksum of the queries' file."""
+        return file_sha256(Path(self.folder) / "queries.jsonl")
+
+    def check_corpus(self, documents: Documents) -> None:
+        """Check that the queries were generated from a corpus.
+
+        Raises:
+            InputError: They were not, or the folder is not finished.
+        """
+        record = read_generation(Path(self.folder))
+        if record.dataset.corpus_sha256 != documents.content_hash:
+            raise InputError(
+                f"the queries of {self.folder} were generated from another corpus, or from this "
+                "one before it changed; generate them again"
+            )
+
+    def of(self, rows: Ints) -> list[list[str]]:
+        """Return the queries of each of (n,) documents.
+
+        Raises:
+            InputError: As for :func:`load_query_context`.
+        """
+        firsts = np.searchsorted(self._rows, rows, side="left")
+        ends = np.searchsorted(self._rows, rows, side="right")
+        queries = []
+        for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+            of_passages = self._table[first:end]["queries"]
+            queries.append([query for of_passage in of_passages for query in of_passage])
+        return queries
+
+    @cached_property
+    def _table(self) -> Dataset:
+        return load_query_context(self.folder)
+
+    @cached_property
+    def _rows(self) -> Ints:
+        """Return the (P,) ascending rows of the documents of all passages."""
+        rows: Ints = self._table.data.column("row").to_numpy()
+        return rows
 
 
 def _passages(file: Path, most: int | None) -> Iterator[_Passage]:

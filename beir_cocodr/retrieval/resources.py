@@ -202,6 +202,20 @@ class Resources:
             return _encoder_key(spec)
         return None
 
+    def sharpened(self, models: Mapping[str, str | ModelSpec]) -> dict[str, str]:
+        """Return labels of models that read a sharpened store, with the folder of its queries."""
+        folders: dict[str, str] = {}
+        if not self.options.stores:
+            return folders
+        for label, model in models.items():
+            spec = self.spec(model)
+            if spec.first:
+                spec = self.spec(spec.first)
+            folder = "" if self.encoder_of(spec) is None else self.dense(spec).sharpened
+            if folder:
+                folders[label] = folder
+        return folders
+
     def check_stores_used(self) -> None:
         """Check, after all rankers are made, that each store belongs to one of their encoders.
 

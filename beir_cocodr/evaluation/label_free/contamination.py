@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 # The stage that fits on the terms of a corpus. Its first records did not say so.
 _FUSE = "fuse"
 
+_SHARPENED = "sharpened by queries generated from this corpus"
+
 
 @dataclass(frozen=True)
 class Contamination:
@@ -33,12 +35,15 @@ class Contamination:
         spans: Models that learned to find documents of this corpus by spans of them.
         generated: Models that were trained on queries generated from this corpus.
         terms: Models that were fitted on which terms occur together in documents of this corpus.
+        sharpened: Models whose document vectors were moved towards queries generated from this
+            corpus, which are made of what its documents say.
         hashes: (n,) sorted hashes of those queries, for :meth:`has`.
     """
 
     spans: frozenset[str] = frozenset()
     generated: frozenset[str] = frozenset()
     terms: frozenset[str] = frozenset()
+    sharpened: frozenset[str] = frozenset()
     hashes: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -47,12 +52,16 @@ class Contamination:
         return {
             "fitted on the documents with their crops": self.terms,
             "trained to find documents of this corpus by spans": self.spans,
+            _SHARPENED: self.sharpened,
         }
 
     @property
     def practised_generated(self) -> dict[str, frozenset[str]]:
         """Return what favours models on generated queries, with these models."""
-        return {"trained on queries generated from this corpus": self.generated}
+        return {
+            "trained on queries generated from this corpus": self.generated,
+            _SHARPENED: self.sharpened,
+        }
 
     def has(self, text: str) -> bool:
         """Return true if some model was trained on a query, up to case and white space."""
@@ -65,6 +74,7 @@ def find_contamination(
     encoders: Mapping[str, str],
     corpus_sha256: str,
     corpus_name: str | None = None,
+    sharpened: Mapping[str, str] | None = None,
 ) -> Contamination:
     """Read what models know about a corpus from their training.json, and from their ancestors'.
 
@@ -75,6 +85,8 @@ def find_contamination(
         corpus_sha256: Content hash of the corpus.
         corpus_name: Name of the collection. A record with this name and another hash is about an
             earlier state of the same corpus, and counts as well.
+        sharpened: Model to the folder of generated queries by which its document vectors were
+            sharpened.
 
     Raises:
         InputError: A training.json or a file of generated queries cannot be read.
@@ -95,6 +107,7 @@ def find_contamination(
                 practised[practice].add(model)
             if GENERATED_QUERIES in practices:
                 folders |= {part.dataset: None for part in seen if part.generation is not None}
+    folders |= dict.fromkeys((sharpened or {}).values())
     hashes = [Contamination().hashes]
     for folder in folders:
         queries = map(_normalized, _read_queries(Path(folder)))
@@ -103,6 +116,7 @@ def find_contamination(
         spans=frozenset(practised[SPANS]),
         generated=frozenset(practised[GENERATED_QUERIES]),
         terms=frozenset(practised[TERMS]),
+        sharpened=frozenset(sharpened or ()),
         hashes=np.unique(np.concatenate(hashes)),
     )
 

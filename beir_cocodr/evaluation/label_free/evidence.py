@@ -315,6 +315,7 @@ class Gatherer:
             {name: _origin(resources.spec(name)) for name in models},
             self.documents.content_hash,
             None if collection is None else collection.name,
+            resources.sharpened({name: name for name in models}),
         )
         folder = Path(mkdtemp(dir=resources.folder))
         real = {} if collection is None else collection.queries

@@ -146,6 +146,11 @@ class HeldEmbeddings:
         choice = StoreChoice(self.stores, documents)
         store = choice.of(dense) if self.stores else None
         choice.check_used()
+        if store is not None and store.record.sharpening:
+            raise InputError(
+                f"{store.folder} was sharpened by generated queries, and the fused encoder would "
+                "encode documents as they are; name a store without --sharpen, or none"
+            )
         if store is None and self.pool is not None:
             return self.pool.of(dense, documents)
         return store

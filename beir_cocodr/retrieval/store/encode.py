@@ -52,6 +52,7 @@ from beir_cocodr.retrieval.vectors.pool import (
     torch_threads,
     warn_if_crowded,
 )
+from beir_cocodr.retrieval.vectors.sharpening import SharpeningEncoder, corpus_encoder
 from beir_cocodr.retrieval.vectors.vector_cache import encoder_identity, hash_texts
 
 #: Queries and documents that the means of a folding are taken from.
@@ -108,12 +109,7 @@ class ShardJob:
             self.model,
             self.folder,
         )
-        encoder = CorpusEncoder(
-            model,
-            self.documents,
-            self.options.token_budget,
-            self.options.backend,
-        )
+        encoder = corpus_encoder(model, self.documents, self.options)
 
         def work(number: int) -> int:
             with torch_threads(self.threads):
@@ -206,6 +202,7 @@ def prepare_store(
             documents=len(encoder.documents),
             dimensions=int(model.get_embedding_dimension() or 0),
             flattened=isinstance(model, MRL),
+            generated=_generated(encoder),
         )
         store = EmbeddingStore(folder, record)
         missing = list(range(len(store.shards)))
@@ -223,6 +220,13 @@ def prepare_store(
         with checked_path(folder / FOLDING_FILE) as temporary:
             _folding(encoder, queries).save(temporary)
     return PreparedStore(store, missing, cost)
+
+
+def _generated(encoder: CorpusEncoder) -> str:
+    """Return the folder of the queries by which an encoder sharpens vectors, "" for none."""
+    if isinstance(encoder, SharpeningEncoder):
+        return encoder.sharpening.queries.folder
+    return ""
 
 
 def _check_free(folder: Path) -> None:
@@ -277,11 +281,13 @@ def identity_of(
     shard_size: int,
 ) -> Identity:
     """Return all that the vectors of a store depend on, except for the last bits."""
+    sharpening = encoder.sharpening.identity() if isinstance(encoder, SharpeningEncoder) else {}
     return {
         **encoder_identity(encoder.model, options.backend),
         "corpus": encoder.documents.content_hash,
         "precision": options.precision,
         "shard_size": shard_size,
+        **sharpening,
     }
 
 
@@ -351,12 +357,12 @@ def encode(
         sole_writer(output_folder(folder, utf8=True)),
     ):
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
-        corpus_encoder = CorpusEncoder(loaded, documents, options.token_budget, options.backend)
+        encoder_of_corpus = corpus_encoder(loaded, documents, options)
         warn_if_crowded(devices, threads)
         loses_precision = isinstance(loaded, MRL) and options.precision != "fp32"
         queries = collection_queries(dataset) if loses_precision else []
         prepared = prepare_store(
-            encoder=corpus_encoder,
+            encoder=encoder_of_corpus,
             name=model,
             folder=folder,
             options=options,
@@ -368,10 +374,10 @@ def encode(
         text_format = loaded.text_format
         began = time.perf_counter()
         if _is_alone(workers, devices, prepared):
-            encoded = _encode_missing(prepared, corpus_encoder, progress)
+            encoded = _encode_missing(prepared, encoder_of_corpus, progress)
         else:
             # Each process has a model of its own.
-            del loaded, corpus_encoder
+            del loaded, encoder_of_corpus
             clear_device_cache(garbage_collection=True)
             encoded = _share_missing(prepared, job, devices, workers, progress)
         refit = None
@@ -466,7 +472,7 @@ def encode_documents(
     """
     folder = Path(folder)
     with _naming_safe_shards(folder), sole_writer(output_folder(folder, utf8=True)):
-        encoder = encoder or CorpusEncoder(model, documents, options.token_budget, options.backend)
+        encoder = encoder or corpus_encoder(model, documents, options)
         prepared = prepare_store(
             encoder,
             name,

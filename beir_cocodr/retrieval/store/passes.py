@@ -27,7 +27,7 @@ from beir_cocodr.models.spec import EncoderOptions
 from beir_cocodr.progress import Bar
 from beir_cocodr.retrieval.store import encode
 from beir_cocodr.retrieval.store.encoding_cost import check_update
-from beir_cocodr.retrieval.store.record import EncodeOptions, StoreRecord
+from beir_cocodr.retrieval.store.record import EncodeOptions, Identity, StoreRecord
 from beir_cocodr.retrieval.store.refit import check_refit
 from beir_cocodr.retrieval.store.store import TEXTS_FILE, EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import CorpusEncoder, HybridCorpusEncoder, Watcher
@@ -59,6 +59,11 @@ def add_lexical(
             documents otherwise, or of other documents, or ``output`` is taken.
     """
     dense = EmbeddingStore.open(store)
+    if dense.record.sharpening:
+        raise InputError(
+            f"{dense.folder} was sharpened by generated queries, and a hybrid encoder was fused "
+            "from vectors as they are; name a store without --sharpen"
+        )
     _check_dense_part(dense, model, name, documents)
     options = EncodeOptions(
         precision=dense.record.precision,
@@ -203,12 +208,17 @@ def update(
     return Update(store, len(documents) - missing, missing)
 
 
-def _check_updatable(former: EmbeddingStore, identity: dict[str, str | int | None]) -> None:
+def _check_updatable(former: EmbeddingStore, identity: Identity) -> None:
     """Raise an InputError if more than the corpus of a store has changed, or it is folded."""
     folder = former.folder
     record = former.record
     if record.prior:
         raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
+    if record.sharpening:
+        raise InputError(
+            f"{folder} was sharpened by queries that were generated for its former corpus; "
+            f"generate queries for this one, and {_OTHER_FOLDER} with --sharpen"
+        )
     record.check_identity(
         identity | {"corpus": record.identity["corpus"]},
         folder,

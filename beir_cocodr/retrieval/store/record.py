@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Literal, Protocol, Self, cast
 
+from beir_cocodr.arrays import Ints
+from beir_cocodr.data.documents import Documents
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import json_sha256
 from beir_cocodr.models.spec import Options, option
@@ -26,6 +28,10 @@ STORE_FILE = "store.json"
 #: Documents of a shard by default: one tile of search, 48 MiB of 768 float32 dimensions.
 SHARD_SIZE = 16_384
 
+#: The share of the queries' mean that a vector takes up by default: the only one of 0.1, 0.25, 0.5
+#: and 1 that lost nothing in benchmarks/sharpening.py.
+SHARPEN_WEIGHT = 0.1
+
 # Parts of the identity that tell encoders apart.
 _ENCODER = (
     "weights",
@@ -36,6 +42,9 @@ _ENCODER = (
 # Parts of the identity that do not tell encoders apart, nor how they read texts.
 _OF_THE_STORE = ("corpus", "precision", "backend", "shard_size")
 
+# Parts that say how vectors were moved after they were encoded.
+_SHARPENING = ("sharpened_by", "sharpen_weight")
+
 # Parts that an identity leaves out where they have these values.
 _LEFT_OUT: dict[str, object] = {"chunk_pooling": "first"}
 
@@ -44,7 +53,7 @@ _SHOWN = 16
 _HASH = 64
 
 #: All that vectors depend on, flat: hashes, names and numbers by their names.
-Identity = dict[str, str | int | None]
+Identity = dict[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,7 @@ class StoreRecord(Record):
         documents: The number of documents, N.
         dimensions: Width of the vectors when they are read, in float32.
         flattened: True for the flattened distributions of an MRL.
+        generated: Folder of the generated queries by which vectors were sharpened; "" for none.
     """
 
     identity: Identity
@@ -78,6 +88,7 @@ class StoreRecord(Record):
     documents: int
     dimensions: int
     flattened: bool = False
+    generated: str = ""
 
     @property
     def key(self) -> str:
@@ -109,12 +120,18 @@ class StoreRecord(Record):
         """Return true if vectors are folded, with the first number of each apart in float32."""
         return self.flattened and self.precision != "fp32"
 
+    @property
+    def sharpening(self) -> Identity:
+        """Return the parts of the identity that say how vectors were sharpened, none by default."""
+        return {part: self.identity[part] for part in _SHARPENING if part in self.identity}
+
     def has_encoder_of(self, other: Self) -> bool:
         """Return true if one encoder with one text format made both stores."""
 
         def encoder(record: Self) -> Identity:
             identity = record.identity.items()
-            return {part: value for part, value in identity if part not in _OF_THE_STORE}
+            left_out = (*_OF_THE_STORE, *_SHARPENING)
+            return {part: value for part, value in identity if part not in left_out}
 
         return self.model == other.model and encoder(self) == encoder(other)
 
@@ -136,7 +153,7 @@ class StoreRecord(Record):
         differing = {part for part in _ENCODER if self.identity[part] != encoder[part]}
         return differing == {"architecture"}
 
-    def encoding_differences(self, identity: Identity) -> str:
+    def encoding_differences(self, identity: Mapping[str, object]) -> str:
         """Return how the documents of another identity are encoded otherwise, with both values.
 
         The corpus, what belongs to the store alone, and how queries are read do not count.
@@ -227,7 +244,7 @@ class StoreRecord(Record):
         )
 
 
-def _of_documents(identity: Identity) -> Identity:
+def _of_documents(identity: Mapping[str, object]) -> dict[str, object]:
     """Return the parts of an identity that say how an encoder reads and encodes documents."""
     return {
         part: value
@@ -258,6 +275,55 @@ def _short(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+class DocumentQueries(Protocol):
+    """The queries that were generated for the documents of a corpus.
+
+    A process that encodes receives a copy.
+    """
+
+    @property
+    def folder(self) -> str:
+        """Return the folder that they are read from."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Return the checksum of their file."""
+        ...
+
+    def check_corpus(self, documents: Documents) -> None:
+        """Raise an InputError if they were generated from another corpus."""
+        ...
+
+    def of(self, rows: Ints) -> list[list[str]]:
+        """Return the queries of each of (n,) documents by their rows in the corpus."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sharpening:
+    """How document vectors are sharpened, see :mod:`beir_cocodr.retrieval.vectors.sharpening`.
+
+    Attributes:
+        queries: The queries of each document.
+        weight: The weight of their mean, above 0 and at most 1.
+    """
+
+    queries: DocumentQueries
+    weight: float = SHARPEN_WEIGHT
+
+    def __post_init__(self) -> None:
+        """Check the weight."""
+        if not 0 < self.weight <= 1:
+            raise InputError(
+                f"the weight of sharpening is {self.weight}; choose one above 0 and at most 1"
+            )
+
+    def identity(self) -> dict[str, str | float]:
+        """Return what the vectors of a store depend on beside the encoder and the corpus."""
+        return {"sharpened_by": self.queries.sha256, "sharpen_weight": float(self.weight)}
+
+
 @dataclass(frozen=True)
 class EncodeOptions(Options):
     """Options of encoding and storing a corpus; each field is described beside its default.
@@ -265,6 +331,7 @@ class EncodeOptions(Options):
     Attributes:
         shard_size: By default that of a store that exists already, else 16,384.
         precision: See :data:`Precision`.
+        sharpening: How vectors are moved after they were encoded; by default they are not.
     """
 
     shard_size: int | None = option(
@@ -291,3 +358,4 @@ class EncodeOptions(Options):
         "32768 otherwise.",
         min=1,
     )
+    sharpening: Sharpening | None = None

@@ -117,7 +117,7 @@ class StoreChoice:
                 backend=options.backend,
             )
             identity = identity_of(corpus_encoder, options, record.shard_size)
-            record.check_identity(identity, store.folder)
+            record.check_identity(identity | record.sharpening, store.folder)
             check_still_same(
                 corpus_encoder, store, store.folder, "encode again into another folder"
             )

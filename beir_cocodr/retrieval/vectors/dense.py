@@ -367,6 +367,11 @@ class Dense:
         texts = [self.model.text_format.document(document) for document in sample]
         return self.model.truncated_share(texts, "document"), len(texts)
 
+    @property
+    def sharpened(self) -> str:
+        """Return the folder of the queries by which its store was sharpened, "" for none."""
+        return self.given.record.generated if isinstance(self.given, EmbeddingStore) else ""
+
     def describe(self) -> Json:
         """Return what the results depend on."""
         truncated, sample = self._truncated_documents
@@ -386,6 +391,7 @@ class Dense:
                 "key": record.key,
                 "precision": record.precision,
                 "backend": record.backend,
+                **record.sharpening,
             }
         return described
 
