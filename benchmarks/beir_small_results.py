@@ -216,12 +216,14 @@ def summarize(cells: list[Cell]) -> dict[str, Any]:
     by_row: dict[str, list[Cell]] = {}
     for cell in cells:
         by_row.setdefault(cell.row, []).append(cell)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for row, of_row in by_row.items():
         rows[row] = {
             use: _spread([float(np.mean(cell.scores[use])) for cell in of_row])
             for use in of_row[0].scores
-        } | {"seeds": [cell.seed for cell in of_row if cell.seed is not None]}
+        }
+        rows[row]["seeds"] = [cell.seed for cell in of_row if cell.seed is not None]
+        rows[row]["minutes"] = _minutes(of_row)
     tests = {}
     for use in (ALONE, FUSED):
         scores = {
@@ -238,6 +240,17 @@ def summarize(cells: list[Cell]) -> dict[str, Any]:
         "queries": len(next(iter(cells[0].scores.values()))),
         "rows": rows,
         "tests": tests,
+    }
+
+
+def _minutes(cells: list[Cell]) -> dict[str, float]:
+    """Return device to the median minutes of training there, all stages together."""
+    seconds: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.train_seconds:
+            seconds.setdefault(cell.device, []).append(cell.train_seconds)
+    return {
+        device: round(float(np.median(of_device)) / 60, 1) for device, of_device in seconds.items()
     }
 
 

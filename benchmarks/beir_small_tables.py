@@ -32,7 +32,7 @@ def markdown(results: Mapping[str, Any], trained: Sequence[str]) -> str:
     tasks = sorted(results["tasks"], reverse=True)
     header = ["", "seeds"]
     for task in tasks:
-        header += [f"{task}, alone", f"{task}, fused"]
+        header += [f"{task}, alone", f"{task}, fused", f"{task}, minutes"]
     rows = []
     for row in (*FREE, *trained):
         summaries = {task: results["tasks"][task]["rows"].get(row) for task in tasks}
@@ -43,13 +43,21 @@ def markdown(results: Mapping[str, Any], trained: Sequence[str]) -> str:
         for task, summary in summaries.items():
             tests = results["tasks"][task]["tests"]
             cells += [_figure(summary, tests[use], row, use) for use in (ALONE, FUSED)]
+            cells.append(_minutes(summary["minutes"]) if summary else "")
         rows.append(cells)
     for name, figures in results["published"].items():
         row = [f"{name}, published", ""]
         for task in tasks:
-            row += [f"{figures[task]:.3f}", ""]
+            row += [f"{figures[task]:.3f}", "", ""]
         rows.append(row)
     return markdown_table(header, rows)
+
+
+def _minutes(by_device: Mapping[str, float]) -> str:
+    """Return the minutes of training on a CPU, or those on a GPU where no CPU was used."""
+    if "cpu" in by_device:
+        return f"{by_device['cpu']:.0f}"
+    return "".join(f"{minutes:.1f} (GPU)" for minutes in by_device.values())
 
 
 def _figure(

@@ -12,7 +12,9 @@ table of ``docs/adaptation.md``:
     python benchmarks/chunk_pooling.py --collections DIR
 
 With ``--devised`` it measures the collections on which chunk pooling was devised, and writes
-``benchmarks/results/chunk_pooling_devised.json`` and another table.
+``benchmarks/results/chunk_pooling_devised.json`` and another table. With ``--mpnet`` it measures
+all-mpnet-base-v2, which reads 384 tokens, and writes
+``benchmarks/results/chunk_pooling_mpnet.json`` and a third one.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ MODEL = "minilm"
 MEASURE = "nDCG@10"
 ALONE = "alone"
 FUSED = "fused"
-USES = {ALONE: MODEL, FUSED: f"hybrid:{MODEL}"}
+USES = (ALONE, FUSED)
 
 #: Collections with long documents, which had no part in any choice.
 COLLECTIONS = (
@@ -65,30 +67,33 @@ DEVISED = ("time", "cranfield", "cisi", "med")
 
 MARKS = Marks("<!-- chunk pooling -->", "<!-- end of chunk pooling -->")
 DEVISED_MARKS = Marks("<!-- devised -->", "<!-- end of devised -->")
+MPNET_MARKS = Marks("<!-- chunk pooling with mpnet -->", "<!-- end of chunk pooling with mpnet -->")
 PAGE = Path(__file__).parents[1] / "docs" / "adaptation.md"
 
 Scores = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
 
 
-def pieces_of(folder: Path) -> list[int]:
-    """Return in how many pieces MiniLM reads each document of a collection."""
-    model = load_encoder(MODEL)
+def pieces_of(folder: Path, name: str) -> list[int]:
+    """Return in how many pieces an encoder reads each document of a collection."""
+    model = load_encoder(name)
     documents = load_collection(str(folder)).documents
     texts = list(map(model.text_format.document, documents.values()))
     return DocumentPieces.of(texts, model.tokenizer, model.max_seq_length).counts
 
 
-def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
+def measure(folder: Path, model: str, bf16: bool) -> tuple[dict[str, Any], Scores]:
     """Judge all ways of chunk pooling on one collection.
 
     Args:
         folder: The collection.
+        model: The encoder.
         bf16: Encode documents in bfloat16.
 
     Returns:
         Its figures, and way to use to the (Q,) nDCG@10 of its queries.
     """
-    pieces = pieces_of(folder)
+    pieces = pieces_of(folder, model)
+    models = {ALONE: model, FUSED: f"hybrid:{model}"}
     analyzer = Language.parse(KNOWN[folder.name].language).analyzer
     scores: dict[str, dict[str, npt.NDArray[np.float64]]] = {}
     seconds = {}
@@ -96,7 +101,7 @@ def measure(folder: Path, bf16: bool) -> tuple[dict[str, Any], Scores]:
         started = time.perf_counter()
         encoder = EncoderOptions(chunk_pooling=way)
         search = SearchOptions(encoder, analyzer, bf16=bf16)
-        record = evaluate(dict(USES), str(folder), measures=MEASURE, search=search)
+        record = evaluate(models, str(folder), measures=MEASURE, search=search)
         seconds[way] = round(time.perf_counter() - started, 1)
         scores[way] = {}
         for use, result in record.models.items():
@@ -190,6 +195,12 @@ def parse_options() -> argparse.Namespace:
         help="Measure the collections on which chunk pooling was devised.",
     )
     parser.add_argument(
+        "--mpnet",
+        type=Path,
+        metavar="DIR",
+        help="Measure all-mpnet-base-v2 in this folder instead of MiniLM.",
+    )
+    parser.add_argument(
         "--least-cut",
         type=float,
         default=0.1,
@@ -203,6 +214,8 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.devised and options.results == results_file("chunk_pooling"):
         options.results = results_file("chunk_pooling_devised")
+    if options.mpnet and options.results == results_file("chunk_pooling"):
+        options.results = results_file("chunk_pooling_mpnet")
     if options.only is None:
         options.only = list(DEVISED if options.devised else COLLECTIONS)
     return options
@@ -212,12 +225,13 @@ def measure_all(folders: Sequence[Path], options: argparse.Namespace) -> dict[st
     """Return the figures of all collections, and the tests."""
     collections = {}
     scores = {}
+    model = str(options.mpnet or MODEL)
     for folder in folders:
-        cut = float(np.mean([count > 1 for count in pieces_of(folder)]))
+        cut = float(np.mean([count > 1 for count in pieces_of(folder, model)]))
         if cut < options.least_cut:
             print(f"{folder.name}: left out, as {cut:.0%} of its documents are cut", flush=True)
             continue
-        collections[folder.name], scores[folder.name] = measure(folder, options.bf16)
+        collections[folder.name], scores[folder.name] = measure(folder, model, options.bf16)
         print(folder.name, collections[folder.name], flush=True)
     return {"collections": collections, "tests": tests_of(scores)}
 
@@ -232,6 +246,8 @@ def main() -> None:
         MARKS.write(PAGE, markdown(results))
     if options.results == results_file("chunk_pooling_devised"):
         DEVISED_MARKS.write(PAGE, markdown(results))
+    if options.results == results_file("chunk_pooling_mpnet"):
+        MPNET_MARKS.write(PAGE, markdown(results))
     print(markdown(results))
 
 

@@ -4,7 +4,8 @@ All methods search labelled collections over vectors that ``collect.py`` has sto
 where large collections are cut, and in ``--whole``, where they have all documents and queries.
 Nothing is encoded. Labels judge and nothing else. The weight by estimate comes from searches of the
 cut collections, by a calibration to which the family of the judged one contributed nothing. The
-estimate from the corpus alone, by which ``hybrid@estimate`` chooses, is reported beside it. Figures
+estimate from the corpus alone, by which ``hybrid@estimate`` chooses, is reported beside it, and
+chooses the weight with the other encoders. Figures
 of each collection are kept in ``--cells``, so that a rerun measures only what is missing. Processor
 time is that of one thread, and excludes encoding the query.
 
@@ -79,7 +80,7 @@ from beir_cocodr.retrieval.store.shard import bytes_per_vector
 Floats = npt.NDArray[np.float32]
 
 TOP_K = 100
-#: Encoders for which an estimate without labels also chooses the weight, and all encoders.
+#: Encoders whose weight is chosen by an estimate from queries and corpus, and all encoders.
 ESTIMATED = ("minilm", "glove")
 ENCODERS = (*ESTIMATED, "mpnet", "e5")
 #: Encoders to which the packaged calibration is fitted.
@@ -347,9 +348,13 @@ def main() -> None:
         cells["minilm"][parent.name] = measure_cell(subject, modules, options.cells / "whole")
     given = (options.work, options.cells, GIVEN_QUERIES)
     estimates = estimated_gains(*given, encoders=ESTIMATED, fitted=ESTIMATED)
-    results = origin(threads=torch.get_num_threads()) | summarize(cells, estimates)
     alone = (options.work, options.cells, CORPUS_ALONE)
-    results[CORPUS_ALONE] = estimated_gains(*alone, encoders=ENCODERS, fitted=PACKAGED)
+    by_corpus = estimated_gains(*alone, encoders=ENCODERS, fitted=PACKAGED)
+    for encoder in by_corpus.keys() - estimates.keys():
+        of_encoder = by_corpus[encoder]
+        estimates[encoder] = {name: of_encoder[name] for name in cells[encoder]}
+    results = origin(threads=torch.get_num_threads()) | summarize(cells, estimates)
+    results[CORPUS_ALONE] = by_corpus
     write_results(options.results, results)
     for name, marks in MARKS.items():
         if options.results == results_file("gains"):

@@ -8,7 +8,7 @@ or only contrastive ones: those that find their own document before all others. 
 nDCG@10 by the vectors alone and fused with BM25.
 
 Generated queries and vectors are kept in ``--work``. The script prints its table, and adds to
-``benchmarks/results/sharpening.json`` what that has not measured yet:
+``benchmarks/results/sharpening.json`` and a table of ``docs/results.md`` what these lack:
 
     OMP_NUM_THREADS=1 python benchmarks/sharpening.py --collections DIR --work DIR
     OMP_NUM_THREADS=1 python benchmarks/sharpening.py --collections DIR --work DIR \
@@ -28,21 +28,22 @@ from typing import Any
 import numpy as np
 from collecting.parents import KNOWN
 from collecting.systems import Vectors, dense_ranker
-from harness.page import markdown_table
+from harness.page import PAGE, Marks, markdown_table
 from harness.script import (
     add_work,
     machine,
     option_parser,
     origin,
     read_json,
+    results_file,
     write_results,
 )
+from scipy import stats
 
 from beir_cocodr import load_collection
 from beir_cocodr.arrays import Bools, Floats, Ints
 from beir_cocodr.data.analyzers import Language
-from beir_cocodr.evaluation.judged_vectors import paired_interval
-from beir_cocodr.evaluation.measures import parse_measures, score_queries
+from beir_cocodr.evaluation.measures import holm, parse_measures, score_queries
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.checkpoints.loading import load_encoder
@@ -60,6 +61,15 @@ MODEL_KINDS = ("questions", "claims", "keywords", "titles")
 #: The weights of the queries' mean.
 WEIGHTS = (0.1, 0.25, 0.5, 1.0)
 TOP_K = 100
+
+#: How vectors are used: alone, or fused with BM25.
+ALONE = "alone"
+FUSED = "fused"
+
+#: The weights that the page shows, and where it does.
+SHOWN = (0.1, 1.0)
+MARKS = Marks("<!-- sharpening -->", "<!-- end of sharpening -->")
+LEVEL = 0.05
 
 [_NDCG] = parse_measures("nDCG@10")
 
@@ -165,7 +175,7 @@ class Study:
         corpus = self.collection.documents
         dense = dense_ranker(corpus, vectors, list(self.queries.values()))
         scores = {}
-        for use, ranker in {"dense": dense, "fused": Hybrid(dense, self.bm25, 0.5)}.items():
+        for use, ranker in {ALONE: dense, FUSED: Hybrid(dense, self.bm25, 0.5)}.items():
             ranker.prepare()
             results = ranker.search(self.queries, TOP_K).results(corpus, False, 10)
             scores[use] = score_queries([_NDCG], self.collection.qrels, results)[str(_NDCG)]
@@ -190,10 +200,9 @@ def measure(study: Study) -> dict[str, Any]:
             after = study.scores(queries.sharpened(study.documents, chosen, weight))
             for use, values in before.items():
                 differences = after[use] - values
-                low, high = paired_interval(differences)
                 measured[use][f"{name}, {weight}"] = {
                     "difference": round(float(differences.mean()), 4),
-                    "interval": [round(low, 4), round(high, 4)],
+                    "p": p_value(differences),
                 }
     return measured | {
         "documents": len(study.documents),
@@ -203,26 +212,52 @@ def measure(study: Study) -> dict[str, Any]:
     }
 
 
-def describe(collections: Mapping[str, Any]) -> str:
-    """Return the table that the script prints: differences by the vectors alone."""
+def p_value(differences: Floats) -> float:
+    """Return p of a paired t-test on (Q,) differences; 1 where nothing differs."""
+    return float(stats.ttest_1samp(differences, 0).pvalue) if differences.any() else 1.0
+
+
+def table(collections: Mapping[str, Any], use: str) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return choice and weight to collection to the difference and its corrected p.
+
+    Args:
+        collections: What was measured.
+        use: :data:`ALONE` or :data:`FUSED`.
+
+    Returns:
+        p is corrected by Holm over the collections.
+    """
     choices: dict[str, None] = {}
     for one in collections.values():
-        choices |= dict.fromkeys(one["dense"])
-    rows = []
+        choices |= dict.fromkeys(choice for choice in one[use] if choice != "before")
+    rows = {}
     for choice in choices:
-        cells = []
-        for one in collections.values():
-            figures = one["dense"].get(choice)
-            if figures is None:
-                cells.append("")
-            elif choice == "before":
-                cells.append(f"{figures:.3f}")
-            else:
-                low, high = figures["interval"]
-                mark = " *" if low > 0 or high < 0 else ""
-                cells.append(f"{figures['difference']:+.3f}{mark}")
-        rows.append([choice, *cells])
-    return markdown_table(["queries, weight", *collections], rows)
+        figures = {
+            name: one[use][choice] for name, one in collections.items() if choice in one[use]
+        }
+        corrected = holm([one["p"] for one in figures.values()])
+        differences = [one["difference"] for one in figures.values()]
+        pairs = zip(differences, corrected, strict=True)
+        rows[choice] = dict(zip(figures, pairs, strict=True))
+    return rows
+
+
+def markdown(collections: Mapping[str, Any]) -> str:
+    """Return the table of the page; a star marks a significant difference."""
+    header = ["collection", "queries"]
+    shown = [f"{choice}, {weight}" for choice in ("all", "contrastive") for weight in SHOWN]
+    header += [f"{choice}, {use}" for use in (ALONE, FUSED) for choice in ("before", *shown)]
+    of_use = {use: table(collections, use) for use in (ALONE, FUSED)}
+    rows = []
+    for name, one in collections.items():
+        row = [name, f"{one['queries']:,}"]
+        for use, choices in of_use.items():
+            row.append(f"{one[use]['before']:.3f}")
+            for choice in shown:
+                difference, p = choices[choice][name]
+                row.append(f"{difference:+.3f}{' *' if p < LEVEL else ''}")
+        rows.append(row)
+    return markdown_table(header, rows)
 
 
 def parse_options() -> argparse.Namespace:
@@ -283,7 +318,9 @@ def main() -> None:
         settings = {"model": MODEL, "weights": WEIGHTS, "seed": options.seed}
         content = origin() | {"settings": settings, "collections": collections}
         write_results(options.results, content)
-    print(describe(collections))
+    print(markdown(collections))
+    if options.results == results_file("sharpening"):
+        MARKS.write(PAGE, markdown(collections))
 
 
 if __name__ == "__main__":

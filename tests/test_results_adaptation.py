@@ -103,6 +103,17 @@ def test_the_estimate_from_the_corpus_alone_changes_no_weight():
     assert {len(of_encoder) for of_encoder in estimates.values()} == {29}
     assert all(value > 0 for of_encoder in estimates.values() for value in of_encoder.values())
     assert "above 0 on all 29 labelled collections with each of the four encoders" in PROSE
+    least = []
+    for name in ("mpnet", "e5"):
+        encoder = results["encoders"][name]
+        of_corpus = {one: estimates[name][one] for one in encoder["collections"]}
+        assert encoder["estimates"] == of_corpus
+        least.append(min(of_corpus.values()))
+        for group in encoder["groups"].values():
+            for label in ("hybrid", "fuse, feedback"):
+                for figure in ("mean", "against dense"):
+                    assert group[f"{label}, w by estimate"][figure] == group[label][figure]
+    assert f"The estimate is at least {min(least):.2f} on every collection, so the weight" in PROSE
 
 
 def test_the_figures_of_stronger_encoders_are_what_the_benchmark_wrote():

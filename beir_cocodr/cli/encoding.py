@@ -207,6 +207,7 @@ class _StoreReport(Record):
     encoding_seconds: float
     ray: RayUsage | None = None
     refit: _RefitLine | None = None
+    sharpened_documents: int | None = None
 
 
 def _describe_store(output: Path, report: _StoreReport) -> Iterator[str]:
@@ -219,6 +220,11 @@ def _describe_store(output: Path, report: _StoreReport) -> Iterator[str]:
         f"{report.shards} shards, {size}; {report.documents_encoded} encoded now, "
         f"in {report.encoding_seconds:.1f} seconds{ray}"
     )
+    if report.sharpened_documents is not None:
+        yield (
+            f"{report.sharpened_documents} of {report.documents} documents have generated queries, "
+            "towards which their vectors were moved"
+        )
     if report.refit is not None:
         yield report.refit.line
 

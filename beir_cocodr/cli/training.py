@@ -226,8 +226,11 @@ def _with_estimated_weight(
 ) -> FuseOptions:
     """Return the options of a fusion with the weight that the estimate chooses."""
     from beir_cocodr.evaluation.fusion_weight import choose_weight
+    from beir_cocodr.retrieval.store.store import EmbeddingStore
+    from beir_cocodr.retrieval.store.store_choice import check_not_sharpened
 
     _check_weight_is_open(settings)
+    check_not_sharpened(map(EmbeddingStore.open, stores))
     search = SearchOptions(encoder=encoder, analyzer=settings.analyzer, stores=tuple(stores))
     return choose_weight(model, dataset, search, seed=settings.seed).applied_to(settings)
 

@@ -313,7 +313,13 @@ def open_side(
         if not http.settings.encoder:
             reason = "the engine reads texts itself"
             _check_no_settings(role, reason, options, of_side=settings)
-        return EngineSide(spec.name, http, resources.documents, http.settings.encoder)
+        return EngineSide(
+            spec.name,
+            http,
+            resources.documents,
+            http.settings.encoder,
+            sharpened=http.settings.sharpened,
+        )
     if spec.kind == RETRIEVER:
         return EngineSide(spec.name, cast("RetrieverRanker", ranker), resources.documents)
     sharpened = resources.sharpened({spec.name: spec}).get(spec.name, "")

@@ -560,9 +560,10 @@ def forget(dense: Dense) -> None:
 
 
 def key_of(dense: Dense) -> str:
-    """Return a hash of what the vectors of a search depend on: the encoder and the corpus."""
+    """Return a hash of what the vectors of a search depend on: encoder, corpus and sharpening."""
     encoder = CorpusEncoder(dense.model, dense.documents)
-    return json_sha256(identity_of(encoder, EncodeOptions(), SHARD_SIZE))
+    identity = identity_of(encoder, EncodeOptions(), SHARD_SIZE)
+    return json_sha256(identity | dense.sharpening)
 
 
 def encoder_key_of(dense: Dense) -> str:

@@ -153,13 +153,21 @@ class GeneratedQueries:
         """Return the checksum of the queries' file."""
         return file_sha256(Path(self.folder) / "queries.jsonl")
 
+    @cached_property
+    def documents(self) -> int:
+        """Return how many documents have a query."""
+        return len(np.unique(self._rows))
+
     def check_corpus(self, documents: Documents) -> None:
-        """Check that the queries were generated from a corpus.
+        """Check that there are queries, and that they were generated from a corpus.
 
         Raises:
-            InputError: They were not, or the folder is not finished.
+            InputError: They were not, there are none, or the folder is not finished.
         """
         record = read_generation(Path(self.folder))
+        file = Path(self.folder) / "queries.jsonl"
+        if not file.is_file() or not file.stat().st_size:
+            raise InputError(f"{file} has no queries; generate them again")
         if record.dataset.corpus_sha256 != documents.content_hash:
             raise InputError(
                 f"the queries of {self.folder} were generated from another corpus, or from this "

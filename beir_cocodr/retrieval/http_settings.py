@@ -62,6 +62,8 @@ class HttpSettings(Options):
         headers: Headers, in which ``${NAME}`` is the environment variable NAME.
         body: The template of the content, which is sent as JSON.
         encoder: The encoder of ``{vector}``, named as for ``--model``.
+        sharpened: The folder of generated queries by which the engine's vectors were sharpened, as
+            ``hand-over`` writes it; "" for none.
         timeout: Seconds to wait for an answer.
         retries: Further attempts after the server was busy, failed, or could not be reached.
         concurrency: Requests at a time.
@@ -76,6 +78,7 @@ class HttpSettings(Options):
     headers: dict[str, str] = field(default_factory=dict)
     body: object = None
     encoder: str = option("")
+    sharpened: str = option("")
     timeout: float = option(30.0, above=0)
     retries: int = option(3, min=0)
     concurrency: int = option(4, min=1)

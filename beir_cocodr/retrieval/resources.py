@@ -204,17 +204,20 @@ class Resources:
 
     def sharpened(self, models: Mapping[str, str | ModelSpec]) -> dict[str, str]:
         """Return labels of models that read a sharpened store, with the folder of its queries."""
-        folders: dict[str, str] = {}
-        if not self.options.stores:
-            return folders
-        for label, model in models.items():
-            spec = self.spec(model)
-            if spec.first:
-                spec = self.spec(spec.first)
-            folder = "" if self.encoder_of(spec) is None else self.dense(spec).sharpened
-            if folder:
-                folders[label] = folder
-        return folders
+        folders = {label: self._sharpened(self.spec(model)) for label, model in models.items()}
+        return {label: folder for label, folder in folders.items() if folder}
+
+    def _sharpened(self, spec: ModelSpec) -> str:
+        """Return the folder of the queries by which a model's vectors were sharpened, or ""."""
+        if spec.first:
+            spec = self.spec(spec.first)
+        if spec.kind == HTTP:
+            from beir_cocodr.retrieval.http_settings import HttpSettings
+
+            return HttpSettings.load(spec.encoder).sharpened
+        if not self.options.stores or self.encoder_of(spec) is None:
+            return ""
+        return self.dense(spec).sharpened
 
     def check_stores_used(self) -> None:
         """Check, after all rankers are made, that each store belongs to one of their encoders.

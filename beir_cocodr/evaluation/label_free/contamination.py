@@ -133,8 +133,8 @@ def _read_queries(folder: Path) -> Iterator[str]:
     file = folder / "queries.jsonl"
     if not file.is_file():
         log.warning(
-            "%s no longer exists: queries that models were trained on may be among those that "
-            "judge them",
+            "%s no longer exists: queries that a model has seen may be among those that judge it; "
+            "put the file back, or train or encode again",
             file,
         )
         return

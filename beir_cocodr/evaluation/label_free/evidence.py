@@ -608,11 +608,11 @@ class Gatherer:
     def _corpora_for(self, name: str) -> tuple[_CutCorpus, ...]:
         """Return the cut copies of the corpus that a model searches.
 
-        A black box cannot be given any. A model that reads every document anew searches the first
-        alone, because its time counts more than further evidence.
+        A black box cannot be given any, and generated queries sharpen only whole documents. A model
+        that reads every document anew searches the first alone, because its time counts more.
         """
         spec = self.resources.spec(name)
-        if spec.is_black_box:
+        if spec.is_black_box or name in self.contamination.sharpened:
             return ()
         reads_anew = spec.kind in HOSTED or spec.kind in RETRIEVERS or spec.kind == _FITTED
         if reads_anew:

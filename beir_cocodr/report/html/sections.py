@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from beir_cocodr.data.collection import Collection
-from beir_cocodr.errors import InputError
+from beir_cocodr.errors import InputError, listed
 from beir_cocodr.evaluation.results import ComparisonRecord, EvaluationRecord
 from beir_cocodr.models.spec import BM25, ModelSpec
 from beir_cocodr.provenance import contamination_statement
@@ -282,12 +282,27 @@ def contamination_section(
     section = _describe_statements(statements)
     if output.evaluation is None:
         return section
+    results = output.evaluation.results
+    remarks = []
+    sharpened = [label for label, one in results.models.items() if _is_sharpened(one.retrieval)]
+    if sharpened:
+        remarks.append(
+            f"The document vectors of {listed(sharpened)} were sharpened by generated queries."
+        )
     split = len(collection.queries)
-    judged = output.evaluation.results.queries
-    if judged >= split:
-        return section
-    remark = f"Queries are counted over all {split:,} of the split; {judged:,} were judged here."
-    return replace(section, remark=remark)
+    if results.queries < split:
+        remarks.append(
+            f"Queries are counted over all {split:,} of the split; {results.queries:,} were judged "
+            "here."
+        )
+    return replace(section, remark=" ".join(remarks))
+
+
+def _is_sharpened(retrieval: object) -> bool:
+    """Return true if a retriever, alone or in a fusion, read a store that was sharpened."""
+    if not isinstance(retrieval, dict):
+        return False
+    return "sharpen_weight" in retrieval or any(map(_is_sharpened, retrieval.values()))
 
 
 def _encoders(output: ResultsFolder, models: Mapping[str, str]) -> list[str]:

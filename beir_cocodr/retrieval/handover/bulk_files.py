@@ -53,7 +53,7 @@ def write_opensearch(folder: Path, handed: HandedOver) -> WrittenFiles:
         "ids": "hits.hits[]._id",
         "scores": "hits.hits[]._score",
         "failures": list(PRESETS["opensearch"].failures),
-        "encoder": record.encoder,
+        **record.http_encoder,
     }
     _write_json(folder / HTTP_FILE, http)
     names = []
@@ -193,7 +193,7 @@ def _weaviate_http(handed: HandedOver) -> Json:
         },
         "ids": f"data.Get.{record.collection}[].doc_id",
         "failures": list(PRESETS["weaviate"].failures),
-        "encoder": record.encoder,
+        **record.http_encoder,
     }
 
 

@@ -13,7 +13,7 @@ from beir_cocodr.errors import InputError, kind_of
 from beir_cocodr.io import check_output_free, draft_folder, output_path, write_text
 from beir_cocodr.models.checkpoints.loading import fingerprint
 from beir_cocodr.models.spec import ModelSpec, SearchOptions, check_device
-from beir_cocodr.records import Record, versions
+from beir_cocodr.records import Json, Record, versions
 from beir_cocodr.retrieval.handover.engines import ENGINES, HandOverOptions
 from beir_cocodr.retrieval.handover.points import Points
 from beir_cocodr.retrieval.resolve import Model, resolve_model
@@ -44,6 +44,7 @@ class HandOverRecord(Record):
         bm25_weight: The weight of BM25, against 1 of the encoder; None for vectors alone.
         files: The files of documents and vectors; empty if only the configuration was written.
         versions: Versions of the packages.
+        sharpened: Folder of the generated queries by which the vectors were sharpened; "" for none.
     """
 
     engine: str
@@ -57,11 +58,18 @@ class HandOverRecord(Record):
     bm25_weight: float | None = None
     files: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    sharpened: str = ""
 
     @property
     def encoder(self) -> str:
         """Return the name by which the encoder is loaded."""
         return str(self.model.path or self.model.name)
+
+    @property
+    def http_encoder(self) -> Json:
+        """Return the settings of ``http:FILE`` that say what encoded the vectors."""
+        sharpened = {"sharpened": self.sharpened} if self.sharpened else {}
+        return {"encoder": self.encoder, **sharpened}
 
     @property
     def dense_share(self) -> float:
@@ -165,6 +173,7 @@ def _record(
         analyzer=None if bm25 is None else bm25.analyzer,
         bm25_weight=points.bm25_weight,
         versions=versions(),
+        sharpened=points.dense.sharpened,
     )
 
 

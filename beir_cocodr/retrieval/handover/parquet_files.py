@@ -109,5 +109,5 @@ def _http_settings(handed: HandedOver) -> Json:
             "limit": "{top_k}",
             "with_payload": ["id"],
         },
-        "encoder": handed.record.encoder,
+        **handed.record.http_encoder,
     }

@@ -45,7 +45,7 @@ from beir_cocodr.retrieval.hybrid.hybrid_fit import (
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.embeddings import Embeddings
 from beir_cocodr.retrieval.store.encode import collection_queries
-from beir_cocodr.retrieval.store.store_choice import StoreChoice
+from beir_cocodr.retrieval.store.store_choice import StoreChoice, check_not_sharpened
 from beir_cocodr.retrieval.vectors.corpus_encoder import HybridCorpusEncoder
 from beir_cocodr.retrieval.vectors.dense import Dense, EmbeddingPool
 from beir_cocodr.retrieval.vectors.embeddings_property import embeddings_property
@@ -144,13 +144,9 @@ class HeldEmbeddings:
             InputError: A store was written by another encoder, or for another corpus.
         """
         choice = StoreChoice(self.stores, documents)
+        check_not_sharpened(choice.stores)
         store = choice.of(dense) if self.stores else None
         choice.check_used()
-        if store is not None and store.record.sharpening:
-            raise InputError(
-                f"{store.folder} was sharpened by generated queries, and the fused encoder would "
-                "encode documents as they are; name a store without --sharpen, or none"
-            )
         if store is None and self.pool is not None:
             return self.pool.of(dense, documents)
         return store

@@ -188,6 +188,7 @@ def prepare_store(
     identity = identity_of(encoder, options, size)
     if former is not None:
         former.record.check_identity(identity, folder)
+        _keep_where_queries_are(former, _generated(encoder))
         missing, tables = _resume(former, encoder)
         if not missing and not tables:
             log.info("%s is complete, nothing is encoded", folder)
@@ -220,6 +221,13 @@ def prepare_store(
         with checked_path(folder / FOLDING_FILE) as temporary:
             _folding(encoder, queries).save(temporary)
     return PreparedStore(store, missing, cost)
+
+
+def _keep_where_queries_are(store: EmbeddingStore, generated: str) -> None:
+    """Note in the record of a store where the queries that sharpened it are now."""
+    if store.record.generated != generated:
+        store.record = replace(store.record, generated=generated)
+        store.write_record()
 
 
 def _generated(encoder: CorpusEncoder) -> str:
@@ -351,6 +359,8 @@ def encode(
     started = time.perf_counter()
     devices = device_list(encoder.device, workers.processes)
     documents = load_collection(dataset, labels="none").documents
+    if options.sharpening is not None:
+        options.sharpening.queries.check_corpus(documents)
     with (
         _naming_safe_shards(folder),
         torch_threads(workers.threads) as threads,
@@ -392,7 +402,11 @@ def encode(
         "threads": threads,
         "versions": versions(),
     }
-    return report if refit is None else {**report, "refit": refit.describe()}
+    if refit is not None:
+        report["refit"] = refit.describe()
+    if options.sharpening is not None:
+        report["sharpened_documents"] = options.sharpening.queries.documents
+    return report
 
 
 def _describe_encoding(prepared: PreparedStore, encoded: int) -> dict[str, Any]:

@@ -216,8 +216,8 @@ def _check_updatable(former: EmbeddingStore, identity: Identity) -> None:
         raise InputError(f"{folder} is folded, and depends on all its texts at once; encode again")
     if record.sharpening:
         raise InputError(
-            f"{folder} was sharpened by queries that were generated for its former corpus; "
-            f"generate queries for this one, and {_OTHER_FOLDER} with --sharpen"
+            f"{folder} was sharpened by queries that were generated for its documents, and new "
+            f"documents have none; generate queries again, and {_OTHER_FOLDER} with --sharpen"
         )
     record.check_identity(
         identity | {"corpus": record.identity["corpus"]},

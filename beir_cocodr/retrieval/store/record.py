@@ -211,14 +211,28 @@ class StoreRecord(Record):
                 f"{folder} was encoded by the weights of {self.model.name!r} with other modules; "
                 "give --pooling as it was encoded, or choose another folder"
             )
+        if changed <= set(_SHARPENING):
+            how = self._sharpened_how()
+            raise InputError(f"{folder} was encoded {how}, or choose another folder")
         # An update keeps how documents were read.
         can_update = "corpus" in changed and changed <= {"corpus", "chunk_pooling"}
+        can_update = can_update and not self.sharpening
         update = ", or update it to this corpus with --update" if can_update else ""
         contained = "embeddings of another dataset" if "corpus" in changed else "embeddings"
         raise InputError(
             f"{folder} contains {contained} with the key {self.key[:_SHOWN]}, but "
             f"{wanted[:_SHOWN]} is needed: {_differences(self.identity, identity)}; choose another "
             f"folder, or delete this one{update}"
+        )
+
+    def _sharpened_how(self) -> str:
+        """Return how the store was sharpened, with the options that do it again."""
+        if not self.sharpening:
+            return "without --sharpen: leave it out"
+        weight = self.identity["sharpen_weight"]
+        return (
+            f"with --sharpen {self.generated} --sharpen-weight {weight}: give both, and the same "
+            "queries"
         )
 
     def check_encoder(
@@ -291,8 +305,13 @@ class DocumentQueries(Protocol):
         """Return the checksum of their file."""
         ...
 
+    @property
+    def documents(self) -> int:
+        """Return how many documents have a query."""
+        ...
+
     def check_corpus(self, documents: Documents) -> None:
-        """Raise an InputError if they were generated from another corpus."""
+        """Raise an InputError if there are none, or they were generated from another corpus."""
         ...
 
     def of(self, rows: Ints) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The stores that a search may read, each for the encoder that wrote it."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,7 +24,11 @@ _FIRST_ROW = np.zeros(1, np.int64)
 
 
 def check_still_same(
-    encoder: CorpusEncoder, stored: Embeddings, folder: Path, way_out: str
+    encoder: CorpusEncoder,
+    stored: Embeddings,
+    folder: Path,
+    way_out: str,
+    sharpen_weight: float = 0.0,
 ) -> None:
     """Check that a model on a server is still the one that wrote the vectors of a corpus.
 
@@ -35,6 +40,8 @@ def check_still_same(
         stored: vectors; the first is that of the first document.
         folder: where they are stored.
         way_out: the end of the message.
+        sharpen_weight: w of stored vectors that were sharpened, whose cosine with the encoder's is
+            at least the root of 1 - w².
 
     Raises:
         InputError: The vector of the first document is another one.
@@ -43,11 +50,21 @@ def check_still_same(
         return
     now = torch.from_numpy(encoder.encode(_FIRST_ROW))
     cosine = float(torch.cosine_similarity(now, stored.rows(_FIRST_ROW)))
-    if cosine < _SAME:
+    if cosine < _SAME * math.sqrt(1 - sharpen_weight**2):
         raise InputError(
             f"{folder}: the model behind the endpoint has changed since: the vector of the first "
             f"document has a cosine of {cosine:.3f} with the stored one; {way_out}"
         )
+
+
+def check_not_sharpened(stores: Iterable[EmbeddingStore]) -> None:
+    """Raise an InputError if a store from which a hybrid encoder would be fused was sharpened."""
+    for store in stores:
+        if store.record.sharpening:
+            raise InputError(
+                f"{store.folder} was sharpened by generated queries, and the fused encoder would "
+                "encode documents as they are; name a store without --sharpen, or none"
+            )
 
 
 def model_of_store(folder: Path, verify: bool = True) -> str:
@@ -119,7 +136,11 @@ class StoreChoice:
             identity = identity_of(corpus_encoder, options, record.shard_size)
             record.check_identity(identity | record.sharpening, store.folder)
             check_still_same(
-                corpus_encoder, store, store.folder, "encode again into another folder"
+                corpus_encoder,
+                store,
+                store.folder,
+                "encode again into another folder",
+                float(record.sharpening.get("sharpen_weight") or 0),
             )
             self._used.add(store.folder)
             return store

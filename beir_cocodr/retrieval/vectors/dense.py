@@ -23,7 +23,7 @@ from beir_cocodr.retrieval.exact import rank
 from beir_cocodr.retrieval.ranking import Parts, Ranking
 from beir_cocodr.retrieval.store.embeddings import Embeddings, MemoryEmbeddings
 from beir_cocodr.retrieval.store.encode import encode_documents, encode_over_ranks, identity_of
-from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions
+from beir_cocodr.retrieval.store.record import SHARD_SIZE, Backend, EncodeOptions, Identity
 from beir_cocodr.retrieval.store.store import EmbeddingStore
 from beir_cocodr.retrieval.vectors.corpus_encoder import (
     CorpusEncoder,
@@ -371,6 +371,11 @@ class Dense:
     def sharpened(self) -> str:
         """Return the folder of the queries by which its store was sharpened, "" for none."""
         return self.given.record.generated if isinstance(self.given, EmbeddingStore) else ""
+
+    @property
+    def sharpening(self) -> Identity:
+        """Return what is recorded of how its store was sharpened, nothing for others."""
+        return self.given.record.sharpening if isinstance(self.given, EmbeddingStore) else {}
 
     def describe(self) -> Json:
         """Return what the results depend on."""

@@ -11,14 +11,18 @@ import pytest
 import torch
 from conftest import completed, write_beir
 
-from beir_cocodr import compare, evaluate, fuse, gate, load_collection, load_encoder
+from beir_cocodr import Searcher, compare, evaluate, fuse, gate, load_collection, load_encoder
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
+from beir_cocodr.evaluation.compare import CompareOptions
 from beir_cocodr.evaluation.gate import GateOptions
+from beir_cocodr.evaluation.judged_vectors import key_of
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.query_context import GeneratedQueries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import SearchOptions
+from beir_cocodr.retrieval.handover.hand_over import hand_over
+from beir_cocodr.retrieval.http_settings import HttpSettings
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, Sharpening
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -194,14 +198,17 @@ def test_the_command_writes_it_and_refuses_what_does_not_fit(
     store = tmp_path / "store"
     sharpen = ("--sharpen", generated)
     arguments = (*encoding, store, *sharpen, "--threads", 1)
-    assert completed(main, list(map(str, arguments))).returncode == 0
+    done = completed(main, list(map(str, arguments)))
+    assert done.returncode == 0
+    of_documents = f"{len(texts_by_document(generated))} of 48 documents have generated queries"
+    assert of_documents in done.stdout
     record = EmbeddingStore.open(store).record
     assert record.sharpening["sharpen_weight"] == 0.1
     assert record.generated == str(generated.resolve())
     message = failed(*encoding, store)
-    assert "sharpen_weight 0.1 there, null now" in message
+    assert f"was encoded with --sharpen {generated.resolve()} --sharpen-weight 0.1: give" in message
     message = failed(*encoding, store, "--update")
-    assert "was sharpened by queries that were generated for its former corpus" in message
+    assert "and new documents have none; generate queries again" in message
     output = tmp_path / "none"
     message = failed(*encoding, output, "--sharpen-weight", 0.2)
     assert "does nothing without --sharpen" in message
@@ -211,6 +218,13 @@ def test_the_command_writes_it_and_refuses_what_does_not_fit(
     assert "--sharpen" in message
     message = failed(*encoding, output, "--sharpen", beir_folder)
     assert "make the folder with beir-cocodr generate-queries" in message
+    for name in ("empty", "without"):
+        shutil.copytree(generated, tmp_path / name)
+        (tmp_path / name / "queries.jsonl").unlink()
+    (tmp_path / "empty" / "queries.jsonl").touch()
+    for name in ("empty", "without"):
+        message = failed(*encoding, output, "--sharpen", tmp_path / name)
+        assert "queries.jsonl has no queries; generate them again" in message
     of_other = ("encode", "--dataset", other_corpus, "--model", tiny_cosine, "--output", output)
     message = failed(*of_other, *sharpen)
     assert "were generated from another corpus" in message
@@ -229,3 +243,62 @@ def test_what_has_no_use_for_it_refuses_it(
     encoding = ("encode", "--dataset", beir_folder, "--model", tmp_path / "fused", "--output")
     message = failed(*encoding, tmp_path / "store", "--dense", sharp.folder)
     assert "name a store without --sharpen" in message
+
+
+def test_a_verdict_without_labels_does_not_ask_it_for_parts_of_documents(
+    beir_folder, tiny_cosine, plain, sharp
+):
+    options = CompareOptions(labels=False, samples=30)
+    rows = {}
+    for store in (plain, sharp):
+        search = SearchOptions(stores=(store.folder,))
+        record = compare(
+            ["bm25", str(tiny_cosine)], str(beir_folder), options=options, search=search
+        )
+        [pair] = record.pairs
+        rows[store.folder.name] = {one.estimator: one for one in pair.estimates}
+    crops = rows["sharp"]["held-out crops"]
+    assert not crops.applies
+    assert "cannot be queried with held-out crops" in crops.remark
+    assert "cannot be queried" not in rows["plain"]["held-out crops"].remark
+
+
+def test_what_was_learned_from_it_is_refused_for_plain_vectors(
+    beir_folder, tiny_cosine, plain, sharp
+):
+    keys = set()
+    for stores in ((), (plain.folder,), (sharp.folder,)):
+        searcher = Searcher(beir_folder, str(tiny_cosine), SearchOptions(stores=stores))
+        keys.add(key_of(searcher.dense))
+    assert len(keys) == 2
+
+
+def test_a_store_knows_where_its_queries_are_now(
+    beir_folder, tiny_cosine, generated, sharp, tmp_path
+):
+    shutil.copytree(sharp.folder, tmp_path / "store")
+    shutil.copytree(generated, tmp_path / "moved")
+    sharpening = Sharpening(GeneratedQueries(tmp_path / "moved"), WEIGHT)
+    store = stored(beir_folder, tiny_cosine, tmp_path / "store", sharpening=sharpening)
+    assert store.record.generated == str((tmp_path / "moved").resolve())
+    assert store.record.key == sharp.record.key
+
+
+def test_an_engine_with_its_vectors_is_sharpened_as_well(
+    beir_folder, tiny_cosine, generated, sharp, plain, tmp_path
+):
+    for store in (plain, sharp):
+        hand_over(str(store.folder), beir_folder, output=tmp_path / store.folder.name)
+    settings = [
+        HttpSettings.load(f"http:{tmp_path / name / 'http.json'}") for name in ("plain", "sharp")
+    ]
+    assert [one.sharpened for one in settings] == ["", str(generated.resolve())]
+
+
+def test_the_page_of_an_evaluation_says_it(beir_folder, tiny_cosine, sharp, tmp_path):
+    search = SearchOptions(stores=(sharp.folder,))
+    models = {"ours": str(tiny_cosine), "fused": f"hybrid:{tiny_cosine}", "bm25": "bm25"}
+    evaluate(models, beir_folder, output=tmp_path / "out", search=search)
+    assert completed(main, ["report", str(tmp_path / "out")]).returncode == 0
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "The document vectors of ours, fused were sharpened by generated queries." in page
