@@ -92,7 +92,8 @@ def measure(
             "machine": machine(),
             "generated queries": generation["counts"]["queries"],
             "generation": {
-                part: generation[part] for part in ("generator", "counts", "seconds", "selection")
+                "generator": Path(generation["generator"]["name"]).name,
+                **{part: generation[part] for part in ("counts", "seconds", "selection")},
             },
             "documents": len(load_collection(task.dataset).documents),
             "queries": len(cells[0].scores[ALONE]),

@@ -288,17 +288,6 @@ def test_the_table_of_learning_from_judgements_is_in_a_results_file():
     assert f"after 50 is {results['means']['50']['dense, 95%']['mean']:+.4f}" in text
 
 
-def test_the_figures_of_sharpening_are_in_a_results_file():
-    collections = results_of("sharpening")["collections"].values()
-    text = section("sharpening")
-    for choice in ("all, 0.1", "contrastive, 0.1"):
-        rows = [collection["dense"][choice] for collection in collections]
-        assert ", ".join(f"{row['difference']:+.3f}" for row in rows) in text
-        assert all(row["interval"][0] <= 0 <= row["interval"][1] for row in rows)
-    losses = [-collection["dense"]["all, 1.0"]["difference"] for collection in collections]
-    assert f"A weight of 1 loses {min(losses):.3f} to {max(losses):.3f}" in text
-
-
 def test_the_table_of_faults_is_what_the_campaign_found():
     results = results_of("faults")
     text = section("faults")

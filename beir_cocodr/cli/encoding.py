@@ -50,7 +50,7 @@ _SharpenWeight = Annotated[
     float | None,
     plain(
         "With --sharpen, give the mean of a document's queries this weight, above 0 and at most 1. "
-        "Default: 0.1."
+        "Default: 0.25."
     ),
 ]
 

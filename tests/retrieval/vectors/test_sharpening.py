@@ -203,10 +203,11 @@ def test_the_command_writes_it_and_refuses_what_does_not_fit(
     of_documents = f"{len(texts_by_document(generated))} of 48 documents have generated queries"
     assert of_documents in done.stdout
     record = EmbeddingStore.open(store).record
-    assert record.sharpening["sharpen_weight"] == 0.1
+    assert record.sharpening["sharpen_weight"] == 0.25
     assert record.generated == str(generated.resolve())
     message = failed(*encoding, store)
-    assert f"was encoded with --sharpen {generated.resolve()} --sharpen-weight 0.1: give" in message
+    options = f"--sharpen {generated.resolve()} --sharpen-weight 0.25"
+    assert f"was encoded with {options}: give both, and the same queries" in message
     message = failed(*encoding, store, "--update")
     assert "and new documents have none; generate queries again" in message
     output = tmp_path / "none"
