@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from beir_cocodr.errors import InputError, first_line
 from beir_cocodr.http_requests import (
+    LONGEST_WAIT,
     QUOTED,
     HttpOptions,
     HttpRequest,
@@ -34,9 +35,6 @@ _KEY = "?key="
 
 # Statuses of a server that may answer the same request later.
 _TEMPORARY = {408, 425, 429, 500, 502, 503, 504}
-
-# The longest wait between two attempts, in seconds, whatever the server asks for.
-_LONGEST_WAIT = 60.0
 
 # Paths of the protocol that may end a URL that was copied from somewhere.
 _OPERATIONS = ("/embeddings", "/chat/completions", "/completions")
@@ -93,8 +91,8 @@ def fetch_json(request: HttpRequest, options: HttpOptions = HttpOptions()) -> An
     while isinstance(answer, _Failure) and answer.is_temporary and attempts <= options.retries:
         wait = answer.wait
         if wait is None:
-            wait = options.backoff * 2 ** (attempts - 1)
-        time.sleep(min(wait, _LONGEST_WAIT))
+            wait = options.seconds_before(attempts)
+        time.sleep(min(wait, LONGEST_WAIT))
         answer = _send(request, options.timeout)
         attempts += 1
     if isinstance(answer, _Failure):

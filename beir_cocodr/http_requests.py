@@ -27,6 +27,10 @@ class ServerError(InputError):
         self.status = status
 
 
+#: The most seconds between two attempts, whatever the server asks for.
+LONGEST_WAIT = 60.0
+
+
 @dataclass(frozen=True)
 class HttpOptions:
     """Options of asking a server.
@@ -43,6 +47,10 @@ class HttpOptions:
     retries: int = 3
     backoff: float = 0.5
     concurrency: int = 4
+
+    def seconds_before(self, attempt: int) -> float:
+        """Return the seconds to wait before a further attempt, the first of which is 1."""
+        return min(self.backoff * 2.0 ** (attempt - 1), LONGEST_WAIT)
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,14 @@ class HttpSearch:
         return [self.settings.request(text, top_k, vector) for text, vector in pairs]
 
     def _ask(self, request: HttpRequest) -> Answer:
-        content = fetch_json(request, self.settings.options)
+        options = self.settings.options
+        content = fetch_json(request, options)
+        for attempt in range(1, options.retries + 1):
+            if failure_in(content, self.settings.failures) is None:
+                break
+            # An engine that was busy may answer in full a moment later.
+            time.sleep(options.seconds_before(attempt))
+            content = fetch_json(request, options)
         self._check_complete(content, request)
         answer = self._read(content, request)
         # An answer of another form may be refused, and is asked for again.

@@ -362,6 +362,18 @@ def test_an_answer_of_an_engine_that_failed_is_no_empty_answer(collection, tmp_p
             assert search.answers({"a": "wing"}, 10) == {"a": {known: 1.5}}
 
 
+def test_a_query_that_failed_is_sent_again(collection, tmp_path):
+    [known] = collection.documents.ids([0])
+    whole = {"timed_out": False, "hits": {"hits": [{"_id": known, "_score": 1.5}]}}
+    answers = [INCOMPLETE["opensearch"][0], INCOMPLETE["elasticsearch"][0], whole]
+    asked = iter(answers)
+    with serving(lambda request: next(asked)) as server:
+        settings = {"preset": "opensearch", "url": f"{server.url}/docs", "retries": 2}
+        search = HttpSearch(settings_file(tmp_path, **settings), collection.documents)
+        assert search.answers({"a": "wing"}, 10) == {"a": {known: 1.5}}
+    assert next(asked, None) is None  # all three were given
+
+
 def test_vespa_has_no_list_where_it_finds_nothing(collection, tmp_path):
     nothing = {"root": {"id": "toplevel", "relevance": 1.0, "fields": {"totalCount": 0}}}
     with serving(lambda asked: nothing) as server:
