@@ -49,7 +49,7 @@ class HttpOptions:
     concurrency: int = 4
 
     def seconds_before(self, attempt: int) -> float:
-        """Return the seconds to wait before a further attempt, the first of which is 1."""
+        """Return the seconds to wait before a further attempt by its number, from 1."""
         return min(self.backoff * 2.0 ** (attempt - 1), LONGEST_WAIT)
 
 

@@ -1,6 +1,6 @@
 """The commands that write vectors: a store that searches reuse, or files for a search engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -125,11 +125,16 @@ def encode(
             progress=True,
             encoder=encoder,
         )
+    _print_report(output, report, as_json)
+
+
+def _print_report(output: Path, report: Mapping[str, object], as_json: bool) -> None:
+    """Print what was encoded, as JSON or as text."""
     if as_json:
         print_json(report)
-    else:
-        for line in _describe_store(output, _StoreReport.from_json(report, output)):
-            print(line)
+        return
+    for line in _describe_store(output, _StoreReport.from_json(report, output)):
+        print(line)
 
 
 def _sharpening(folder: Path | None, weight: float | None) -> Sharpening | None:

@@ -306,26 +306,14 @@ def compare_collection(
             )
         else:
             gatherer = gatherer or _gatherer(specs, collection, options, resources)
-            findings, results = compare_label_free(
-                gatherer,
-                collection,
-                folder,
-                options.queries,
-                judged,
-                options.against,
-                calibration,
+            findings, results = _compare_label_free(
+                gatherer, collection, folder, options, judged, calibration
             )
         searched = Searched(specs, collection, results, resources)
         findings, judge = _with_judge(findings, grader, searched, options, judged)
         candidates = _candidates(findings, results, collection, options, judged, gatherer)
         record = _record(
-            findings,
-            specs,
-            collection,
-            task,
-            candidates,
-            resources if gatherer is None else gatherer.resources,
-            judge,
+            findings, specs, collection, task, candidates, _shared(resources, gatherer), judge
         )
         if folder is not None:
             write_pairs(folder, candidates, judged)
@@ -461,24 +449,29 @@ def _record(
         identical_ids=identical_ids(collection.name, task.options.identical_ids),
         models=list(specs),
         labels_wanted=candidates,
-        seen=statements | _sharpening_named(statements, sharpened),
+        seen=statements | _with_sharpening(statements, sharpened),
         versions=versions(),
         left_out=list(collection.documents.facts.left_out) or None,
         judge=judge,
     )
 
 
-def _sharpening_named(
+def _with_sharpening(
     statements: Mapping[str, ContaminationStatement],
     folders: Mapping[str, str],
 ) -> dict[str, ContaminationStatement]:
     """Return the statements of sharpened models, which also name the queries that moved vectors."""
-    named = {}
+    extended = {}
     for label, folder in folders.items():
         statement = statements[label]
         sentence = f"Its document vectors were sharpened by the generated queries of {folder}."
-        named[label] = replace(statement, sentences=[*statement.sentences, sentence])
-    return named
+        extended[label] = replace(statement, sentences=[*statement.sentences, sentence])
+    return extended
+
+
+def _shared(resources: Resources | None, gatherer: Gatherer | None) -> Resources | None:
+    """Return what the models share, which a gatherer that exists already has chosen."""
+    return resources if gatherer is None else gatherer.resources
 
 
 def _gatherer(
@@ -613,6 +606,26 @@ def _settings(
         settings["judge"] = judge if isinstance(judge, str) else judge.identity
         settings["judge_queries"] = options.judge_queries
     return settings
+
+
+def _compare_label_free(
+    gatherer: Gatherer,
+    collection: Collection,
+    folder: Path | None,
+    options: CompareOptions,
+    judged: Judgements | None,
+    calibration: Calibration | None,
+) -> tuple[Findings, dict[str, Results]]:
+    """Compare models by what the corpus tells, and by judged queries if there are some."""
+    return compare_label_free(
+        gatherer,
+        collection,
+        folder,
+        options.queries,
+        judged,
+        options.against,
+        calibration,
+    )
 
 
 def _compare_labelled(

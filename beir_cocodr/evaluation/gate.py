@@ -251,19 +251,23 @@ def _open_sides(
     return _Sides(first, second, of_old.folder)
 
 
+def _contamination(sides: _Sides, collection: Collection) -> Contamination:
+    """Return what the encoders of both sides have seen of the corpus."""
+    sharpened = {"old": sides.old.sharpened, "new": sides.new.sharpened}
+    return find_contamination(
+        {"old": sides.old.encoder, "new": sides.new.encoder},
+        collection.documents.content_hash,
+        collection.name,
+        {side: folder for side, folder in sharpened.items() if folder},
+    )
+
+
 def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> GateRecord:
     """Ask both sides, and decide."""
     documents = collection.documents
     drop = identical_ids(collection.name, options.identical_ids) == "drop"
     queries = _own_queries(sides, collection, options)
-    encoders = {"old": sides.old.encoder, "new": sides.new.encoder}
-    sharpened = {"old": sides.old.sharpened, "new": sides.new.sharpened}
-    contamination = find_contamination(
-        encoders,
-        documents.content_hash,
-        collection.name,
-        {side: folder for side, folder in sharpened.items() if folder},
-    )
+    contamination = _contamination(sides, collection)
     known = _known_queries(sides, documents, options, contamination.has)
     if not queries.texts and not known:
         raise InputError(_nothing_to_ask(sides, collection.name))

@@ -159,7 +159,7 @@ class GeneratedQueries:
         return len(np.unique(self._rows))
 
     def check_corpus(self, documents: Documents) -> None:
-        """Check that there are queries, and that they were generated from a corpus.
+        """Check that the folder has queries, and that they were generated from a corpus.
 
         Raises:
             InputError: They were not, there are none, or the folder is not finished.

@@ -358,9 +358,7 @@ def encode(
     workers = workers or Workers()
     started = time.perf_counter()
     devices = device_list(encoder.device, workers.processes)
-    documents = load_collection(dataset, labels="none").documents
-    if options.sharpening is not None:
-        options.sharpening.queries.check_corpus(documents)
+    documents = _corpus(dataset, options)
     with (
         _naming_safe_shards(folder),
         torch_threads(workers.threads) as threads,
@@ -369,15 +367,13 @@ def encode(
         loaded = load_encoder(model, replace(encoder, device=devices[0]))
         encoder_of_corpus = corpus_encoder(loaded, documents, options)
         warn_if_crowded(devices, threads)
-        loses_precision = isinstance(loaded, MRL) and options.precision != "fp32"
-        queries = collection_queries(dataset) if loses_precision else []
         prepared = prepare_store(
             encoder=encoder_of_corpus,
             name=model,
             folder=folder,
             options=options,
             devices=devices,
-            queries=queries,
+            queries=_folding_queries(dataset, loaded, options),
         )
         job = ShardJob(folder, documents, model, encoder, options, threads)
         head = loaded.head if isinstance(loaded, HybridEncoder) else None
@@ -407,6 +403,20 @@ def encode(
     if options.sharpening is not None:
         report["sharpened_documents"] = options.sharpening.queries.documents
     return report
+
+
+def _corpus(dataset: str, options: EncodeOptions) -> Documents:
+    """Load a corpus, and check that the queries that sharpen its vectors belong to it."""
+    documents = load_collection(dataset, labels="none").documents
+    if options.sharpening is not None:
+        options.sharpening.queries.check_corpus(documents)
+    return documents
+
+
+def _folding_queries(dataset: str, model: COCODR, options: EncodeOptions) -> Sequence[str]:
+    """Return queries for a folding, which only the vectors of an MRL need that lose precision."""
+    loses_precision = isinstance(model, MRL) and options.precision != "fp32"
+    return collection_queries(dataset) if loses_precision else []
 
 
 def _describe_encoding(prepared: PreparedStore, encoded: int) -> dict[str, Any]:
