@@ -152,6 +152,20 @@ def test_the_figures_of_stronger_encoders_are_what_the_benchmark_wrote():
     assert all(old[label]["against dense"]["worse"] == 0 for label in FUSIONS)
 
 
+def test_whole_documents_with_another_encoder_are_what_the_benchmark_wrote():
+    script = import_module("chunk_pooling")
+    results = results_of("chunk_pooling_mpnet")
+    assert script.MPNET_MARKS.read(PAGE) == script.markdown(results)
+    assert list(results["collections"]) == ["aila-statutes", "anthropic-docs", "financebench-pages"]
+    [clear] = [test for test in results["tests"] if test["p"] < 0.05]
+    assert (clear["way"], clear["use"]) == ("mean", "fused")
+    means = results["collections"][clear["collection"]]["means"]
+    figures = f"({means['mean']['fused']:.3f} against {means['first']['fused']:.3f}, "
+    assert clear["difference"] < 0
+    lost = f"loses significantly on `{clear['collection']}` {figures}p = {clear['p']:.3f})"
+    assert f"Nothing gains significantly either, and `mean` fused with BM25 {lost}" in PROSE
+
+
 def test_one_vector_is_the_fusion_on_small_collections_alone():
     collections = figures()["collections"]
     small, large = [], []
