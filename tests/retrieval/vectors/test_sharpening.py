@@ -16,13 +16,14 @@ from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.compare import CompareOptions
 from beir_cocodr.evaluation.gate import GateOptions
+from beir_cocodr.evaluation.gate_sides import open_side
 from beir_cocodr.evaluation.judged_vectors import key_of
 from beir_cocodr.generation.generate import generate_queries
 from beir_cocodr.generation.query_context import GeneratedQueries
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.retrieval.handover.hand_over import hand_over
-from beir_cocodr.retrieval.http_settings import HttpSettings
+from beir_cocodr.retrieval.resources import Resources
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions, Sharpening
 from beir_cocodr.retrieval.store.store import EmbeddingStore
@@ -290,10 +291,12 @@ def test_an_engine_with_its_vectors_is_sharpened_as_well(
 ):
     for store in (plain, sharp):
         hand_over(str(store.folder), beir_folder, output=tmp_path / store.folder.name)
-    settings = [
-        HttpSettings.load(f"http:{tmp_path / name / 'http.json'}") for name in ("plain", "sharp")
-    ]
-    assert [one.sharpened for one in settings] == ["", str(generated.resolve())]
+    engines = {name: f"http:{tmp_path / name / 'http.json'}" for name in ("plain", "sharp")}
+    documents = load_collection(beir_folder, labels="none").documents
+    with Resources.temporary(documents, SearchOptions()) as resources:
+        assert resources.sharpened(engines) == {"sharp": str(generated.resolve())}
+        sides = [open_side(engine, "NEW", resources) for engine in engines.values()]
+    assert [side.sharpened for side in sides] == ["", str(generated.resolve())]
 
 
 def test_the_page_of_an_evaluation_says_it(beir_folder, tiny_cosine, sharp, tmp_path):
