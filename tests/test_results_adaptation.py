@@ -469,7 +469,7 @@ def test_the_figures_of_sharpening_are_what_the_benchmark_wrote():
     contrastive = script.table(collections, "alone")["contrastive, 1.0"]
     losing = [name for name, (difference, p) in contrastive.items() if p < 0.05 and difference < 0]
     assert losing == ["cranfield", "anthropic-docs", "financebench-pages"]
-    assert "significantly on `cranfield`, `anthropic-docs` and `financebench-pages` alone" in text
+    assert "significantly on `cranfield`, `anthropic-docs` and `financebench-pages`, by" in text
     written = collections["anthropic-docs, language model"]
     kept = f"kept some for {written['with queries']} of the {written['documents']} documents"
     assert kept in text
