@@ -64,7 +64,7 @@ KINDS = (*KINDS, *sorted(_OWN, key=lambda kind: kind.__name__))
 OPTIONS = [(kind, field.name) for kind in KINDS for field in fields(kind)]
 
 #: Options inside options, what takes objects, and one that the command line sets.
-NO_OPTIONS = {"encoder", "mining", "targets", "measures", "progress"}
+NO_OPTIONS = {"encoder", "mining", "targets", "measures", "progress", "sharpening"}
 
 
 def types(kind: type, name: str) -> tuple[object, ...]:

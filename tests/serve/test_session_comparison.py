@@ -112,7 +112,7 @@ def test_a_table_stays_unless_the_log_has_all_of_its_judgements(comparison, tiny
 
 
 def test_why_there_is_no_verdict_is_named_each_time(comparison, tiny_cosine, monkeypatch):
-    def fails(models, corpus, name):
+    def fails(*arguments):
         raise InputError("training.json is damaged")
 
     monkeypatch.setattr(evidence, "find_contamination", fails)

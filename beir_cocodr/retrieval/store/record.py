@@ -333,9 +333,10 @@ class Sharpening:
 
     def __post_init__(self) -> None:
         """Check the weight."""
-        if not 0 < self.weight <= 1:
+        is_number = isinstance(self.weight, int | float)
+        if not (is_number and 0 < self.weight <= 1):
             raise InputError(
-                f"the weight of sharpening is {self.weight}; choose one above 0 and at most 1"
+                f"the weight of sharpening is {self.weight!r}; choose one above 0 and at most 1"
             )
 
     def identity(self) -> dict[str, str | float]:

@@ -113,6 +113,17 @@ def test_lengths_stay_and_documents_without_queries_keep_their_vectors():
         )
 
 
+@pytest.mark.parametrize("weight", [0, -0.1, 1.01, float("nan"), "0.2", None])
+def test_a_wrong_weight_is_refused(generated, weight):
+    with pytest.raises(InputError, match="choose one above 0 and at most 1"):
+        Sharpening(GeneratedQueries(generated), weight)
+
+
+def test_the_option_takes_a_sharpening_alone(generated):
+    with pytest.raises(InputError, match="sharpening"):
+        EncodeOptions(sharpening=str(generated))
+
+
 def test_processes_and_a_resumed_run_write_the_same(
     beir_folder, tiny_cosine, generated, sharp, tmp_path
 ):
