@@ -24,6 +24,8 @@ from conftest import write_beir
 from beir_cocodr.cli.__main__ import main
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.store_run import StoreSearchOptions, search
+from beir_cocodr.generation.generate import generate_queries
+from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.retrieval.store.encode import encode
 from beir_cocodr.retrieval.store.record import EncodeOptions
 from beir_cocodr.retrieval.vectors.pool import Workers
@@ -169,6 +171,20 @@ def test_two_nodes_write_what_one_process_does_and_an_actor_killed_in_the_middle
     assert (tmp_path / "two.run").read_bytes() == (tmp_path / "one.run").read_bytes()
     assert len((tmp_path / "one.run").read_text().splitlines()) == 20 * report["queries"]
     assert not import_module("ray").is_initialized()
+    assert not left_over()
+
+
+def test_two_nodes_sharpen_as_one_process_does(address, folder, tiny_bert, tmp_path, capsys):
+    generated = tmp_path / "generated"
+    settings = GenerationOptions(per_passage=2, query_kinds="claims,keywords")
+    generate_queries(str(folder), "lexical", generated, settings)
+    given = ["--dataset", folder, "--threads", 1, "--shard-size", SIZE, "--token-budget", 256]
+    encoding = ["encode", "--model", tiny_bert, *given, "--sharpen", generated, "--output"]
+    assert command(*encoding, tmp_path / "one") == 0
+    assert command(*encoding, tmp_path / "two", "--ray", address) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(f"{DOCUMENTS} of {DOCUMENTS} documents have generated queries") == 2
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
     assert not left_over()
 
 
