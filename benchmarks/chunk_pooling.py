@@ -30,6 +30,7 @@ import numpy.typing as npt
 from collecting.parents import KNOWN
 from harness.page import Marks, markdown_table
 from harness.script import (
+    add_beir_folders,
     option_parser,
     origin,
     results_file,
@@ -177,13 +178,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 def parse_options() -> argparse.Namespace:
     """Return the options of the script."""
     parser = option_parser(__doc__, "chunk_pooling")
-    parser.add_argument(
-        "--collections",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="Read the collections, BEIR folders, from this folder.",
-    )
+    add_beir_folders(parser)
     parser.add_argument(
         "--only",
         nargs="+",

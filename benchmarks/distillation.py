@@ -33,6 +33,7 @@ from beir_small_tables import ALONE, BASE, FUSED
 from harness.page import Marks, markdown_table
 from harness.script import (
     ROOT,
+    add_beir_folders,
     add_work,
     machine,
     option_parser,
@@ -211,13 +212,7 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = option_parser(__doc__, "distillation")
     add_work(parser)
-    parser.add_argument(
-        "--collections",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="Read collections from this folder of BEIR folders.",
-    )
+    add_beir_folders(parser)
     parser.add_argument(
         "--only",
         nargs="+",

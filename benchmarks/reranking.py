@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from harness.page import Marks, markdown_table
-from harness.script import add_work, option_parser, origin, results_file, settings_of, write_results
+from harness.script import (
+    add_beir_folders,
+    add_work,
+    option_parser,
+    origin,
+    results_file,
+    settings_of,
+    write_results,
+)
 from scipy import stats
 
 from beir_cocodr import evaluate, load_collection
@@ -227,13 +235,7 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the script."""
     parser = option_parser(__doc__, "reranking")
     add_work(parser)
-    parser.add_argument(
-        "--collections",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="Read the collections, BEIR folders, from this folder.",
-    )
+    add_beir_folders(parser)
     parser.add_argument(
         "--only",
         nargs="+",

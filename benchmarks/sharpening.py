@@ -21,7 +21,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from collecting.parents import KNOWN
 from collecting.systems import Vectors, dense_ranker
 from harness.page import PAGE, Marks, markdown_table
 from harness.script import (
+    add_beir_folders,
     add_work,
     machine,
     option_parser,
@@ -124,9 +125,8 @@ class Study:
             seed=self.options.seed,
         )
         if self.options.generator_kind != "lexical":
-            options = GenerationOptions(
-                tokenizer=MODEL,
-                language=KNOWN[folder.name].language,
+            options = replace(
+                options,
                 query_kinds=",".join(MODEL_KINDS),
                 per_passage=len(MODEL_KINDS),
                 max_passages=self.options.passages,
@@ -135,7 +135,6 @@ class Study:
                 filter_top=10,
                 near_duplicates=0.8,
                 shard_documents=10,
-                seed=self.options.seed,
             )
         generate_queries(str(folder), self.options.generator, output, options)
         return output
@@ -263,13 +262,7 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the command line."""
     parser = option_parser(__doc__, "sharpening")
     add_work(parser)
-    parser.add_argument(
-        "--collections",
-        type=Path,
-        required=True,
-        metavar="DIR",
-        help="Read the collections, BEIR folders, from this folder.",
-    )
+    add_beir_folders(parser)
     parser.add_argument(
         "--only",
         nargs="+",

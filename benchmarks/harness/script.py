@@ -100,6 +100,17 @@ def add_collections(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_beir_folders(parser: argparse.ArgumentParser) -> None:
+    """Add ``--collections``, the folder of all collections that a study reads, and needs."""
+    parser.add_argument(
+        "--collections",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="Read the collections, BEIR folders, from this folder.",
+    )
+
+
 def add_integers(parser: argparse.ArgumentParser, options: Mapping[str, tuple[int, str]]) -> None:
     """Add options that take one integer each: name to default and help."""
     for name, (default, text) in options.items():

@@ -23,8 +23,8 @@ _BLOCK = 1_024
 def sharpened(vectors: Floats, numbers: Ints, queries: Floats, weight: float) -> Floats:
     """Move document vectors towards the mean of their queries.
 
-    With v̂ and q̂ for vectors of length 1, the moved vector has the direction of v̂ + w mean(q̂), and
-    keeps its length. A document without a query keeps its vector.
+    With v̂ and q̂ for vectors of length 1, the moved vector has the direction of v̂ + w mean(q̂),
+    and keeps its length. A document without a query keeps its vector.
 
     Args:
         vectors: (N, d) vectors of documents.
