@@ -3,22 +3,21 @@
 import json
 import math
 import re
-from array import array
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import compress, islice, pairwise
+from itertools import compress, islice
 from pathlib import Path
 
 import numpy as np
 
-from beir_cocodr.arrays import Array, Bools, Ints
+from beir_cocodr.arrays import Bools
 from beir_cocodr.data.documents import Documents, hashes_of
 from beir_cocodr.data.files.beir_folder import link_beside
-from beir_cocodr.data.text import words
 from beir_cocodr.distributed import do_each, on_main, rank, working_alone, world_size
 from beir_cocodr.generation.generators import Query
+from beir_cocodr.generation.near_duplicates import without_near_duplicates
 from beir_cocodr.generation.shards import PassageQueries, QueryShards
 from beir_cocodr.io import atomic_writer
 from beir_cocodr.models.spec import SearchOptions
@@ -45,9 +44,6 @@ _BLOCK = 10_000
 
 # Passages whose ids are looked up at a time.
 _CHUNK = 1_000
-
-# What a product of a similarity and a whole number may lack by rounding.
-_ROUNDING = 1e-9
 
 
 def clean_queries(
@@ -237,7 +233,7 @@ def select_queries(
     similarity = duplicates.similarity
     if similarity is not None:
         texts = (text for _, text in compress(shards.texts(), kept))
-        is_new = on_main(lambda: without_near_duplicates(texts, similarity))
+        is_new = without_near_duplicates(texts, similarity)
         counts["near_duplicates"] = int((~is_new).sum())
         kept[np.flatnonzero(kept)] = is_new
     return kept, counts
@@ -260,76 +256,6 @@ def _without_repeated(
         counts["duplicates"] = int(is_repeated.sum())
         kept &= is_first
     return kept, counts
-
-
-def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
-    """Return which texts have less than a Jaccard similarity to all earlier ones that are kept.
-
-    Every pair that may be so similar is compared. Words are put in the order of their rarity: two
-    sets can be so similar only if they share one of their first |A| - ⌈s |A|⌉ + 1 words, so only
-    sets that share one of these are compared. Texts are read once and not held; words are equal if
-    their 64-bit hashes are.
-
-    Args:
-        texts: n texts.
-        similarity: s, the similarity from which texts are near duplicates, above 0.
-
-    Returns:
-        (n,) bool.
-
-    References:
-        Bayardo, Ma and Srikant, Scaling up all pairs similarity search, 2007; Xiao et al.,
-        Efficient similarity joins for near duplicate detection, 2008 (the prefix filter).
-    """
-    rarities, starts = _rarities_of_words(texts)
-    kept = np.zeros(len(starts) - 1, bool)
-    with_word: dict[int, list[int]] = defaultdict(list)
-    for row, (start, end) in enumerate(pairwise(starts.tolist())):
-        rarest_first = np.sort(rarities[start:end]).tolist()
-        least_shared = math.ceil(similarity * len(rarest_first) - _ROUNDING)
-        prefix = rarest_first[: len(rarest_first) - least_shared + 1]
-        candidates: set[int] = set()
-        for word in prefix:
-            candidates.update(with_word.get(word, ()))
-        word_set = frozenset(rarest_first)
-        kept[row] = all(
-            _jaccard(word_set, rarities[slice(*starts[other : other + 2])].tolist()) < similarity
-            for other in candidates
-        )
-        if kept[row]:
-            for word in prefix:
-                with_word[word].append(row)
-    return kept
-
-
-def _rarities_of_words(texts: Iterable[str]) -> tuple[Array, Ints]:
-    """Return the different words of all texts, as numbers that are smaller for rarer words.
-
-    Returns:
-        (w,) numbers, those of the first text first; and (n + 1,) where each text begins.
-    """
-    sizes = array("q", [0])
-
-    def all_words() -> Iterator[str]:
-        for text in texts:
-            of_text = set(words(text))
-            sizes.append(len(of_text))
-            yield from of_text
-
-    _, numbers, frequencies = np.unique(
-        hashes_of(all_words()),
-        return_inverse=True,
-        return_counts=True,
-    )
-    rarities = np.empty(len(frequencies), np.int32)
-    rarities[frequencies.argsort(kind="stable")] = np.arange(len(frequencies))
-    return rarities[numbers], np.cumsum(sizes)
-
-
-def _jaccard(a: frozenset[int], b: list[int]) -> float:
-    """Return the Jaccard similarity of a set and of different elements."""
-    shared = len(a.intersection(b))
-    return shared / (len(a) + len(b) - shared)
 
 
 def write_queries(

@@ -450,10 +450,12 @@ def test_the_processes_of_torchrun_share_the_filter(beir_folder, tiny_cosine, tm
     command += ["--passage-tokens", "30", "--shard-documents", "4", "--device", "cpu"]
     command += ["--filter-retriever", f"hybrid:{tiny_cosine}", "--filter-top", "5"]
     command += ["--near-duplicates", "0.8", "--dedupe", "--output"]
-    block = {"beir_cocodr.generation.query_selection._SMALLEST_BLOCK": 8}
+    small = {"beir_cocodr.generation.query_selection._SMALLEST_BLOCK": 8}
+    for name in ("_READ", "_BLOCK", "_PAIRS"):
+        small[f"beir_cocodr.generation.near_duplicates.{name}"] = 8
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     logs = tmp_path / "logs"
-    two = [block, [*command, str(tmp_path / "two")]]
+    two = [small, [*command, str(tmp_path / "two")]]
     together = completed(launch_counting_searches, two, logs, environment=environment)
     assert together.returncode == 0, together.stderr[-2000:]
     out, err = printed(logs)
@@ -470,6 +472,7 @@ def test_the_processes_of_torchrun_share_the_filter(beir_folder, tiny_cosine, tm
     one = json.loads((tmp_path / "one" / "generation.json").read_text())
     assert one["counts"] == counts
     assert counts["inconsistent"]
+    assert counts["near_duplicates"]
     assert counts["queries"]
     assert not (tmp_path / "two" / "shards").exists()
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 from http_servers import serving
 
@@ -25,7 +24,6 @@ from beir_cocodr.generation.generators import build_generator
 from beir_cocodr.generation.kept_queries import KeptGenerator
 from beir_cocodr.generation.language_model import load_generator
 from beir_cocodr.generation.query_kinds import QUERY_KINDS, kinds_in_turn
-from beir_cocodr.generation.query_selection import without_near_duplicates
 from beir_cocodr.generation.question_prompt import EXAMPLES, few_shot_prompt
 from beir_cocodr.generation.settings import GenerationOptions
 from beir_cocodr.generation.text_cache import TextCache
@@ -468,25 +466,6 @@ def test_a_model_reads_a_prompt_once_unless_kinds_take_turns(kinds, read, tiny_g
     prompts = writer.prompts_of(Passage(0, 0, 0, 9, "wing flow", ""))
     assert len(prompts) == read
     assert all(": wing flow" in prompt for prompt in prompts)
-
-
-def test_near_duplicates_equal_brute_force():
-    rng = np.random.default_rng(3)
-    texts = []
-    for _ in range(150):
-        size = int(rng.integers(1, 7))
-        texts.append(" ".join(f"w{int(number)}" for number in rng.integers(0, 9, size)))
-    for similarity in (0.3, 0.5, 0.75, 1.0):
-        kept: list[set[str]] = []
-        expected = []
-        for text in texts:
-            word_set = set(text.split())
-            is_new = all(len(word_set & k) / len(word_set | k) < similarity for k in kept)
-            expected.append(is_new)
-            if is_new:
-                kept.append(word_set)
-        assert without_near_duplicates(iter(texts), similarity).tolist() == expected
-        assert 0 < sum(expected) < len(texts)
 
 
 def test_near_duplicates_are_left_out_and_counted(fixed, tmp_path):
