@@ -54,7 +54,7 @@ def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
     References:
         Bayardo, Ma and Srikant, Scaling up all pairs similarity search, 2007; Xiao et al.,
         Efficient similarity joins for near duplicate detection, 2008 (the prefix filter); Wang, Li
-        and Feng, Can we beat the prefix filtering, 2012 (prefixes of which two words are shared).
+        and Feng, Can we beat the prefix filtering, 2012 (prefixes that share two words).
     """
     search = _Search(_read(texts), similarity)
     for start in range(0, len(search.sets), _BLOCK):
@@ -122,16 +122,16 @@ class _WordSets:
 
 def _read(texts: Iterable[str]) -> _WordSets:
     """Read the words of all texts; each process hashes those of its share of them."""
-    own: dict[int, tuple[Array, Array]] = {}
+    hashed: dict[int, tuple[Array, Array]] = {}
     with working_alone():  # the processes may have different numbers of blocks
         for number, block in enumerate(_blocks(texts)):
             if number % world_size() == rank():
-                own[number] = _hashed_words(block)
+                hashed[number] = _hashed_words(block)
     of_blocks: dict[int, tuple[Array, Array]] = {}
-    for of_process in gather(own):
+    for of_process in gather(hashed):
         of_blocks |= of_process
     in_order = [of_blocks[number] for number in range(len(of_blocks))]
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(hashed for hashed, _ in in_order)])
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in in_order)])
     sizes = np.concatenate([np.zeros(0, np.int64), *(sizes for _, sizes in in_order)])
     _, numbers, frequencies = np.unique(hashes, return_inverse=True, return_counts=True)
     rarities = np.empty(len(frequencies), np.int64)
@@ -226,7 +226,7 @@ class _Search:
     sets: _WordSets
     similarity: float
     kept: Bools = field(init=False)
-    # This process's keys of the kept texts, in parts of which each is larger than the next.
+    # This process's keys of the kept texts, in parts; each part is larger than the next.
     _index: list[_Keys] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
