@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,15 +239,18 @@ class Study:
 
 def measure_cell(subject: Subject, modules: Any, cells: Path) -> Any:
     """Return the figures of one encoder on one collection, from the folder if it has them."""
-    path = cells / f"{subject.encoder}.{folder_name(subject.parent.name)}.json"
-    if not path.is_file():
-        figures = Study(subject, modules).run()
-        figures |= {"family": subject.parent.facts.family, "total": subject.parent.total}
+    parent = subject.parent
+    path = cells / f"{subject.encoder}.{folder_name(parent.name)}.json"
+    kept = read_json(path) if path.is_file() else {}
+    if kept.get("source_sha256") != parent.source_sha256 or not kept:
+        kept = Study(subject, modules).run()
+        kept |= {"family": parent.facts.family, "total": parent.total}
+        kept["source_sha256"] = parent.source_sha256
         cells.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(figures))
-        means = {label: round(float(np.mean(v)), 3) for label, v in figures["per_query"].items()}
-        print(subject.encoder, subject.parent.name, means, flush=True)
-    return read_json(path)
+        write_text(path, json.dumps(kept))
+        means = {label: round(float(np.mean(v)), 3) for label, v in kept["per_query"].items()}
+        print(subject.encoder, parent.name, means, flush=True)
+    return kept
 
 
 def estimated_gains(
@@ -269,7 +272,7 @@ def estimated_gains(
         fitted: The encoders to which the calibration is fitted.
     """
     path = cells / f"estimates-{regime.replace(' ', '-')}.json"
-    collections = sorted(parent.name for parent in read_parents(work))
+    collections = {parent.name: parent.source_sha256 for parent in read_parents(work)}
     if kept_estimates(path, collections) is None:
         searched = load_searched(work, (*encoders, "bm25"))
         judged = [JudgedCollection.of(one) for one in searched]
@@ -290,12 +293,20 @@ def estimated_gains(
     return kept_estimates(path, collections) or {}
 
 
-def kept_estimates(path: Path, collections: Sequence[str]) -> dict[str, dict[str, float]] | None:
-    """Return the estimates in a file, None if they do not come from these collections."""
+def kept_estimates(
+    path: Path,
+    collections: Mapping[str, str | None],
+) -> dict[str, dict[str, float]] | None:
+    """Return the estimates in a file, None if they do not come from these collections.
+
+    Args:
+        path: The file.
+        collections: Name of a collection to the checksum of its source.
+    """
     if not path.is_file():
         return None
     kept = read_json(path)
-    if kept.get("collections") != list(collections):
+    if kept.get("collections") != collections:
         return None
     estimates: dict[str, dict[str, float]] = kept["estimates"]
     return estimates
@@ -346,6 +357,8 @@ def main() -> None:
     for parent in read_parents(options.whole) if options.whole else ():
         subject = Subject(parent, "minilm", options.whole)
         cells["minilm"][parent.name] = measure_cell(subject, modules, options.cells / "whole")
+    if not cells["minilm"]:
+        raise SystemExit(f"{options.work} has no collection of the study; run collect.py")
     given = (options.work, options.cells, GIVEN_QUERIES)
     estimates = estimated_gains(*given, encoders=ESTIMATED, fitted=ESTIMATED)
     alone = (options.work, options.cells, CORPUS_ALONE)

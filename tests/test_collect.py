@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import collect
 import distillation
@@ -33,6 +35,7 @@ from collecting.query_sets import (
 from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
 from collecting.systems import COLBERT, DERIVED, READ_USES, System, Vectors, quantize, unit
+from fitting import left_out
 from http_servers import serving
 from torch.nn.functional import normalize
 from transformers import MPNetConfig, MPNetModel
@@ -571,13 +574,24 @@ def test_too_few_samples_are_refused_before_anything_is_searched(monkeypatch, ca
 
 def test_estimates_are_kept_until_other_collections_are_searched(tmp_path):
     file = tmp_path / "estimates.json"
-    assert gains.kept_estimates(file, ["med"]) is None
+    assert gains.kept_estimates(file, {"med": "sha"}) is None
     estimates = {"minilm": {"med": 0.01}}
-    file.write_text(json.dumps({"collections": ["med"], "estimates": estimates}))
-    assert gains.kept_estimates(file, ["med"]) == estimates
-    assert gains.kept_estimates(file, ["med", "time"]) is None
+    file.write_text(json.dumps({"collections": {"med": "sha"}, "estimates": estimates}))
+    assert gains.kept_estimates(file, {"med": "sha"}) == estimates
+    assert gains.kept_estimates(file, {"med": "sha of another version"}) is None
+    assert gains.kept_estimates(file, {"med": "sha", "time": None}) is None
     file.write_text(json.dumps(estimates))  # as they were kept before
-    assert gains.kept_estimates(file, ["med"]) is None
+    assert gains.kept_estimates(file, {"med": "sha"}) is None
+
+
+def test_gains_of_no_collection_and_of_one_family_are_refused(tmp_path, monkeypatch):
+    folders = ["--work", str(tmp_path), "--cells", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gains.py", *folders])
+    with pytest.raises(SystemExit, match="has no collection of the study"):
+        gains.main()
+    one = SimpleNamespace(family="medicine")
+    with pytest.raises(SystemExit, match="no collection is of another family than medicine"):
+        left_out.leave_families_out([one], [one])
 
 
 def test_intervals_over_collections_need_two_with_all_numbers_of_judged_queries():

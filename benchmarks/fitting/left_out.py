@@ -306,6 +306,8 @@ def leave_families_out(
     models = {}
     for family in dict.fromkeys(pairs.family for pairs in judged):
         others = [pairs for pairs in collections if pairs.family != family]
+        if not others:
+            raise SystemExit(f"no collection is of another family than {family}; collect further")
         models[family] = calibrate(others, further_family, caution)
     predictions = []
     for pairs in judged:
