@@ -34,10 +34,11 @@ def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
     """Return which texts have less than a Jaccard similarity to all earlier ones that are kept.
 
     All processes of a run call this with the same texts, and share the work; the result does not
-    depend on their number. Every pair that may be so similar is compared. The words of a text are
-    put in the order of their rarity. Two sets can be so similar only if they share c words, where
-    c is ⌈s |A|⌉ for the larger one; the two rarest of these are among the first |A| - c + 2 words
-    of both. So only texts that share two such words are compared, or one word where c is 1.
+    depend on their number. Every pair that may be so similar is compared. The n words of a text are
+    put in the order of their rarity. Two texts can be so similar only if they share ⌈s n⌉ words,
+    for the n of the larger one, and the two rarest of the shared words are among the first
+    n - ⌈s n⌉ + 2 words of each. So only texts that share two such words are compared, or, where
+    ⌈s n⌉ is 1 for both, those that share one word.
 
     Texts are read once and not held; words are equal if their 64-bit hashes are. A process needs
     about 4 bytes for each word of each text (28 while it reads them), and 16 for each pair of
