@@ -57,10 +57,10 @@ def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
         Efficient similarity joins for near duplicate detection, 2008 (the prefix filter); Wang, Li
         and Feng, Can we beat the prefix filtering, 2012 (prefixes that share two words).
     """
-    search = _Search(_read(texts), similarity)
-    for start in range(0, len(search.sets), _BLOCK):
-        search.decide(np.arange(start, min(start + _BLOCK, len(search.sets))))
-    return search.kept
+    selection = _Selection(_read(texts), similarity)
+    for start in range(0, len(selection.sets), _BLOCK):
+        selection.decide(np.arange(start, min(start + _BLOCK, len(selection.sets))))
+    return selection.kept
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ class _Keys:
 
 
 @dataclass
-class _Search:
-    """A search for texts that are similar to earlier ones.
+class _Selection:
+    """The selection of texts that are similar to no earlier one.
 
     Attributes:
         sets: The texts.
