@@ -57,10 +57,10 @@ def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
         Efficient similarity joins for near duplicate detection, 2008 (the prefix filter); Wang, Li
         and Feng, Can we beat the prefix filtering, 2012 (prefixes that share two words).
     """
-    selection = _Selection(_read(texts), similarity)
-    for start in range(0, len(selection.sets), _BLOCK):
-        selection.decide(np.arange(start, min(start + _BLOCK, len(selection.sets))))
-    return selection.kept
+    decisions = _Decisions(_read(texts), similarity)
+    for start in range(0, len(decisions.sets), _BLOCK):
+        decisions.decide(np.arange(start, min(start + _BLOCK, len(decisions.sets))))
+    return decisions.kept
 
 
 @dataclass(frozen=True)
@@ -215,8 +215,8 @@ class _Keys:
 
 
 @dataclass
-class _Selection:
-    """The selection of texts that are similar to no earlier one.
+class _Decisions:
+    """Decisions which texts are kept: those that are similar to no kept text before them.
 
     Attributes:
         sets: The texts.
