@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gate_changes import Change, Changes, Encoded, load_encoded
+from gate_changes import ENCODERS, Change, Changes, Encoded, Size, encoded_file, load_encoded
 from harness.script import add_work, option_parser, origin, settings_of, write_results
 from scipy.optimize import minimize
 
@@ -248,6 +248,19 @@ def main() -> None:
         help="Read the labelled collections, BEIR folders, from this folder.",
     )
     parser.add_argument(
+        "--documents",
+        type=int,
+        default=Size.documents,
+        metavar="N",
+        help="Encode at most this many documents of each collection, all relevant ones if they "
+        "are at most three quarters.",
+    )
+    parser.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="Let MiniLM compute in bfloat16.",
+    )
+    parser.add_argument(
         "--encoded-only",
         action="store_true",
         help="Use only the collections that --work has encoded.",
@@ -255,7 +268,7 @@ def main() -> None:
     options = parser.parse_args()
     cases = []
     for collection in (*FITTED, *MEASURED):
-        for encoder in ("static", "minilm"):
+        for encoder in ENCODERS:
             cases += _cases(collection, encoder, options)
     fitted = fit([case for case in cases if case.collection in FITTED])
     measured = [case for case in cases if case.collection in MEASURED]
@@ -267,7 +280,7 @@ def main() -> None:
         "rates": rates(measured),
         "rates_by_encoder": {
             encoder: rates([case for case in measured if case.encoder == encoder])
-            for encoder in ("minilm", "static")
+            for encoder in ENCODERS
         },
         "rates_where_fitted": rates([case for case in cases if case.collection in FITTED]),
         "faults": by_kind(measured),
@@ -280,12 +293,14 @@ def main() -> None:
 
 
 def _cases(collection: str, encoder: str, options: argparse.Namespace) -> list[Case]:
-    file = options.work / f"{collection}.{encoder}.npz"
-    if options.encoded_only and not file.is_file():
+    size = Size(options.documents, bfloat16=options.bfloat16)
+    is_encoded = encoded_file(collection, encoder, options.work, size).is_file()
+    if options.encoded_only and not is_encoded:
         print(f"{collection} is not encoded by {encoder}")
         return []
     print(f"{collection} by {encoder}", flush=True)
-    return cases_of(load_encoded(collection, options.folder, encoder, options.work))
+    encoded = load_encoded(collection, options.folder, encoder, options.work, size)
+    return cases_of(encoded)
 
 
 if __name__ == "__main__":

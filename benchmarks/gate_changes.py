@@ -23,7 +23,7 @@ from beir_cocodr.data.documents import open_corpus, write_arrow
 from beir_cocodr.data.text import TextFormat
 from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import lexical_queries
-from beir_cocodr.io import write_text
+from beir_cocodr.io import atomic_path, write_text
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -31,6 +31,9 @@ Rows = npt.NDArray[np.int64]
 #: A prefix that MiniLM was not trained with.
 PREFIX = "Represent this sentence for searching relevant passages: "
 QUERIES = ("real", "crops", "gen")
+
+MINILM = "minilm"
+ENCODERS = ("static", MINILM)
 
 _TOKENS = 256
 _FEW_TOKENS = 32
@@ -49,25 +52,22 @@ class Size:
     """How much of a collection is encoded.
 
     Attributes:
-        tokens: the most tokens of all documents together.
         documents: the most documents.
         queries: the most queries.
         samples: spans, and generated queries.
+        bfloat16: MiniLM computes in bfloat16.
     """
 
-    tokens: int
-    documents: int
-    queries: int
-    samples: int
-
-
-SIZES = {"minilm": Size(36_000, 700, 100, 120), "static": Size(10**9, 3_000, 300, 400)}
+    documents: int = 3_000
+    queries: int = 300
+    samples: int = 200
+    bfloat16: bool = False
 
 
 class Encoder:
-    """MiniLM in float32, or the static vectors of its tokens."""
+    """MiniLM, or the static vectors of its tokens."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, bfloat16: bool) -> None:
         import torch
 
         from beir_cocodr.models.checkpoints.loading import load_encoder
@@ -75,6 +75,7 @@ class Encoder:
         torch.set_num_threads(1)
         model: Any = load_encoder("minilm")
         self.name = name
+        self.bfloat16 = bfloat16
         self.tokenizer = model.tokenizer
         self.bert = next(part for part in model.modules() if type(part).__name__ == "BertModel")
         self.bert.eval()
@@ -109,8 +110,10 @@ class Encoder:
                 max_length=tokens,
                 return_tensors="pt",
             )
-            with torch.inference_mode():
-                states = self.bert(**batch, output_hidden_states=True).hidden_states
+            in_bfloat16 = torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16)
+            with torch.inference_mode(), in_bfloat16:
+                outputs = self.bert(**batch, output_hidden_states=True).hidden_states
+            states = [layer.float() for layer in outputs]
             mask = batch["attention_mask"][:, :, None].float()
             pooled = {f"mean{n}": (states[n] * mask).sum(1) / mask.sum(1) for n in layers}
             pooled["cls"] = states[_LAYERS[0]][:, 0]
@@ -163,7 +166,7 @@ class Encoded:
 
     Attributes:
         collection: its name.
-        encoder: "minilm" or "static".
+        encoder: one of :data:`ENCODERS`.
         vectors: kind of text and pooling to unit vectors, with the rows of pseudo-queries.
         texts: the documents.
         queries: kind to queries.
@@ -178,20 +181,27 @@ class Encoded:
     qrels: list[dict[int, int]]
 
 
-def load_encoded(collection: str, folder: Path, encoder: str, work: Path) -> Encoded:
+def encoded_file(collection: str, encoder: str, work: Path, size: Size) -> Path:
+    """Return the file of the vectors of a collection."""
+    numbers = f"{size.documents}-{size.queries}-{size.samples}"
+    precision = "-bf16" if size.bfloat16 and encoder == MINILM else ""
+    return work / f"{collection}.{encoder}-{numbers}{precision}.npz"
+
+
+def load_encoded(collection: str, folder: Path, encoder: str, work: Path, size: Size) -> Encoded:
     """Return an encoded collection, encoded the first time.
 
     Args:
         collection: the name of a BEIR folder.
         folder: the folder that it is in.
-        encoder: a name of :data:`SIZES`.
+        encoder: one of :data:`ENCODERS`.
         work: the folder that keeps vectors.
+        size: how much of the collection is encoded.
     """
-    stem = work / f"{collection}.{encoder}"
-    arrays = stem.with_name(stem.name + ".npz")
-    texts = stem.with_name(stem.name + ".json")
+    arrays = encoded_file(collection, encoder, work, size)
+    texts = arrays.with_suffix(".json")
     if not arrays.is_file():
-        _encode(folder / collection, encoder, arrays, texts)
+        _encode(folder / collection, encoder, arrays, size)
     content = json.loads(texts.read_text())
     with np.load(arrays) as file:
         vectors = {name: file[name] for name in file.files}
@@ -199,10 +209,9 @@ def load_encoded(collection: str, folder: Path, encoder: str, work: Path) -> Enc
     return Encoded(collection, encoder, vectors, content["texts"], content["sets"], qrels)
 
 
-def _encode(dataset: Path, name: str, arrays: Path, texts_file: Path) -> None:
+def _encode(dataset: Path, name: str, arrays: Path, size: Size) -> None:
     """Draw a part of a collection, and encode it with all that changes are made of."""
     rng = np.random.default_rng(0)
-    size = SIZES[name]
     collection = load_collection(str(dataset))
     rows = _draw_documents(collection, size, rng)
     documents = list(collection.documents.take(rows))
@@ -231,20 +240,19 @@ def _encode(dataset: Path, name: str, arrays: Path, texts_file: Path) -> None:
         asked = [asked[row] for row in kept]
         qrels = [qrels[row] for row in kept]
     sets = {"real": asked, "crops": spans.texts, "gen": generated.texts}
-    vectors = _encode_all(Encoder(name), texts, sets, rng)
+    vectors = _encode_all(Encoder(name, size.bfloat16), texts, sets, rng)
     vectors |= {"crop_rows": spans.rows, "gen_rows": generated.rows}
     arrays.parent.mkdir(parents=True, exist_ok=True)
-    write_text(texts_file, json.dumps({"texts": texts, "sets": sets, "qrels": qrels}))
-    np.savez(arrays, **vectors)
+    content = {"texts": texts, "sets": sets, "qrels": qrels}
+    write_text(arrays.with_suffix(".json"), json.dumps(content))
+    with atomic_path(arrays) as path, path.open("wb") as file:
+        np.savez(file, **vectors)
 
 
 def _draw_documents(collection: Any, size: Size, rng: np.random.Generator) -> Rows:
     """Draw documents, up to three quarters of them relevant ones."""
-    documents = collection.documents
-    ids = documents.ids()
-    looked = np.sort(rng.choice(len(ids), min(200, len(ids)), replace=False))
-    lengths = [min(_TOKENS, len(TextFormat().document(d)) / 4.6) for d in documents.take(looked)]
-    most = int(min(size.documents, size.tokens / float(np.mean(lengths))))
+    ids = collection.documents.ids()
+    most = size.documents
     if len(ids) <= most:
         return np.arange(len(ids))
     relevant = {d for grades in collection.qrels.values() for d, g in grades.items() if g > 0}

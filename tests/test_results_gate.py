@@ -74,8 +74,21 @@ def test_the_figures_of_the_gate_are_in_a_results_file():
     for one in by_encoder.values():
         shares = f"({one['found']:.1%} of {one['faults']} faults"
         assert f"{shares}, {one['false_alarms']:.1%} of {one['changes']} changes)" in text
-    assert by_encoder["static"]["collections"] == measured  # "on all eight"
-    assert by_encoder["minilm"]["collections"] == 4  # "on parts of four"
+        assert one["collections"] == measured
+    size = changes.Size(results["settings"]["documents"])
+    assert results["settings"]["bfloat16"]
+    searched = f"in at most {size.documents:,} documents, by at most {size.queries} queries"
+    samples = f"the {size.samples} spans and {size.samples} generated queries"
+    assert f"{searched}, and with {samples} that the command takes" in text
+    assert size.samples == GateOptions().samples
+    alarms = [
+        case["change"].partition(":")[0]
+        for case in results["cases"]
+        if case["collection"] in script.MEASURED
+        and (case["kind"], case["decision"]) == ("harmless", "worse")
+    ]
+    assert set(alarms) == {"hnsw", "ivf"}
+    assert f"All {len(alarms)} false alarms are HNSW and IVF indexes" in text
     other = results["replacements"]
     assert f"Of {other['worse']} further changes that labels call worse" in text
     ended = f"{other['worse_noticed']:.1%} ended as worse and {other['worse_undecided']:.1%} as"
