@@ -9,7 +9,7 @@ import xxhash
 
 from beir_cocodr.arrays import Array, Bools, Ints
 from beir_cocodr.data.text import words
-from beir_cocodr.distributed import gather, rank, working_alone, world_size
+from beir_cocodr.distributed import gather, rank, world_size
 
 # What a product of a similarity and a whole number may lack by rounding.
 _ROUNDING = 1e-9
@@ -41,9 +41,9 @@ def without_near_duplicates(texts: Iterable[str], similarity: float) -> Bools:
     ⌈s n⌉ is 1 for both, those that share one word.
 
     Texts are read once and not held; words are equal if their 64-bit hashes are. A process needs
-    about 4 bytes for each word of each text (28 while it reads them), and 16 for each pair of
-    words that it compares: a text of 9 words has about 6 pairs at s = 0.7, one of 25 words 36, and
-    each process holds its share of them.
+    4 bytes for each word of each text, and several times as many while it reads them, and 16 for
+    each pair of words in its share of those that are compared: a text of 9 words has 6 such pairs
+    at s = 0.7, and one of 25 words 36.
 
     Args:
         texts: n texts, the same in each process.
@@ -124,10 +124,12 @@ class _WordSets:
 def _read(texts: Iterable[str]) -> _WordSets:
     """Read the words of all texts; each process hashes those of its share of them."""
     hashed: dict[int, tuple[Array, Array]] = {}
-    with working_alone():  # the processes may have different numbers of blocks
-        for number, block in enumerate(_blocks(texts)):
-            if number % world_size() == rank():
-                hashed[number] = _hashed_words(block)
+    stream = iter(texts)
+    number = 0
+    while block := list(islice(stream, _READ)):
+        if number % world_size() == rank():
+            hashed[number] = _hashed_words(block)
+        number += 1
     of_blocks: dict[int, tuple[Array, Array]] = {}
     for of_process in gather(hashed):
         of_blocks |= of_process
@@ -141,13 +143,6 @@ def _read(texts: Iterable[str]) -> _WordSets:
     of_texts.sort()
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     return _WordSets((of_texts & _NO_WORD).astype(np.int32), starts)
-
-
-def _blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield consecutive texts, some thousands at a time."""
-    stream = iter(texts)
-    while block := list(islice(stream, _READ)):
-        yield block
 
 
 def _hashed_words(texts: Sequence[str]) -> tuple[Array, Array]:
