@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,10 @@ MEASURED = (
 #: A fault that costs more than this counts.
 COST = 0.02
 _MARGIN = 0.01
+#: Numbers of queries of a collection, at which the rule is measured as well.
+FEW = (10, 20, 50)
+_DRAWS = 10
+_SEED = 42
 _DISCOUNTS = 1 / np.log2(2 + np.arange(10))
 
 
@@ -78,6 +82,7 @@ class Case:
         cost: the loss in nDCG@10 by the labels.
         error: the standard error of the cost.
         evidence: what the gate sees.
+        distances: (Q,) distances of the lists for the collection's queries.
     """
 
     collection: str
@@ -87,6 +92,7 @@ class Case:
     cost: float
     error: float
     evidence: list[GateEvidence]
+    distances: Floats
 
     @property
     def decision(self) -> str:
@@ -105,6 +111,7 @@ class Case:
             "standard_error": round(self.error, 4),
             "estimate": round(assessment.estimate, 4),
             "loses_documents": assessment.loses_documents,
+            "loses_unasked_documents": assessment.loses_unasked_documents,
             "spans": round(self.evidence[0].difference or 0.0, 4),
             "generated": round(self.evidence[1].difference or 0.0, 4),
             "distance": round(self.evidence[2].distance, 4),
@@ -140,6 +147,7 @@ def _case(encoded: Encoded, changes: Changes, change: Change, before: Floats) ->
         -float(differences.mean()),
         float(differences.std() / len(differences) ** 0.5),
         evidence,
+        distances,
     )
 
 
@@ -199,6 +207,7 @@ def rates(cases: Sequence[Case]) -> dict[str, Any]:
         "changes": len(harmless),
         "false_alarms": _share(harmless, WORSE),
         "changes_undecided": _share(harmless, CANNOT_TELL),
+        "with_queries": any(figures.kind == REAL for figures in cases[0].evidence),
     }
 
 
@@ -206,6 +215,26 @@ def _share(cases: Sequence[Case], decision: str) -> float:
     if not cases:
         return 0.0
     return round(sum(case.decision == decision for case in cases) / len(cases), 4)
+
+
+def without_queries(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases as the gate sees them on a corpus that has no queries of its own."""
+    return [
+        replace(case, evidence=[figures for figures in case.evidence if figures.kind != REAL])
+        for case in cases
+    ]
+
+
+def with_few_queries(cases: Sequence[Case], queries: int) -> list[Case]:
+    """Return the cases as the gate sees them with few of the queries, drawn anew ten times."""
+    rng = np.random.default_rng(_SEED)
+    few = []
+    for _ in range(_DRAWS):
+        for case in cases:
+            drawn = rng.choice(case.distances, min(queries, len(case.distances)), replace=False)
+            evidence = [*case.evidence[:2], GateEvidence.of(REAL, drawn)]
+            few.append(replace(case, evidence=evidence))
+    return few
 
 
 def by_kind(cases: Sequence[Case]) -> dict[str, Any]:
@@ -282,12 +311,17 @@ def main() -> None:
             encoder: rates([case for case in measured if case.encoder == encoder])
             for encoder in ENCODERS
         },
+        "rates_without_queries": rates(without_queries(measured)),
+        "rates_with_few_queries": {
+            str(queries): rates(with_few_queries(measured, queries)) for queries in FEW
+        },
         "rates_where_fitted": rates([case for case in cases if case.collection in FITTED]),
         "faults": by_kind(measured),
         "replacements": replacements(measured),
         "cases": [case.describe() for case in cases],
     }
     print(fitted, results["rates"], results["rates_by_encoder"], results["faults"], sep="\n")
+    print(results["rates_without_queries"], results["rates_with_few_queries"], sep="\n")
     print(results["rates_where_fitted"], results["replacements"], sep="\n")
     write_results(options.results, results)
 

@@ -24,6 +24,17 @@ def fault_table(results) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+def alarms_without_queries(results, script) -> list[str]:
+    """The kinds of harmless changes that would be called worse if queries were not asked."""
+    return [
+        case["change"].partition(":")[0]
+        for case in results["cases"]
+        if case["collection"] in script.MEASURED
+        and case["kind"] == "harmless"
+        and (case["loses_documents"] or case["loses_unasked_documents"])
+    ]
+
+
 def test_the_figures_of_the_gates_guide_are_in_a_results_file():
     results = results_of("gate")
     script = import_module("gate")
@@ -44,6 +55,15 @@ def test_the_figures_of_the_gates_guide_are_in_a_results_file():
     assert f"(a distance of {RULE.far:g})" in page
     assert f"{GateOptions().samples} of each (`--samples`)" in page
     assert RULE.lost == 2  # "a larger share of what OLD finds than twice the margin"
+    assert RULE.enough == 10  # "at least ten queries of your own"
+    few, without = results["rates_with_few_queries"], results["rates_without_queries"]
+    by_ten = f"noticed {few['10']['found']:.1%}, with false alarms for"
+    assert (
+        f"With ten of each collection's queries it {by_ten} {few['10']['false_alarms']:.1%}" in page
+    )
+    by_none = f"it noticed {without['found']:.1%}, with false alarms for"
+    assert f"from the documents alone, {by_none} {without['false_alarms']:.1%}" in page
+    assert set(alarms_without_queries(results, script)) == {"hnsw", "ivf"}
 
 
 def test_the_figures_of_the_gate_are_in_a_results_file():
@@ -81,14 +101,20 @@ def test_the_figures_of_the_gate_are_in_a_results_file():
     samples = f"the {size.samples} spans and {size.samples} generated queries"
     assert f"{searched}, and with {samples} that the command takes" in text
     assert size.samples == GateOptions().samples
-    alarms = [
-        case["change"].partition(":")[0]
-        for case in results["cases"]
-        if case["collection"] in script.MEASURED
-        and (case["kind"], case["decision"]) == ("harmless", "worse")
-    ]
-    assert set(alarms) == {"hnsw", "ivf"}
-    assert f"All {len(alarms)} false alarms are HNSW and IVF indexes" in text
+    few, without = results["rates_with_few_queries"], results["rates_without_queries"]
+    counts = [f"{one['found']:.1%} of the faults" for one in few.values()]
+    assert f"(ten draws) the gate noticed {counts[0]}" in text
+    of_20, of_none = (
+        f"{one['found']:.1%} and {one['false_alarms']:.1%}" for one in (few["20"], without)
+    )
+    assert f"by 20 queries these are {of_20}, and without queries {of_none}" in text
+    assert f"a false alarm for {without['false_alarms']:.1%} of the changes, all HNSW" in text
+    where_fitted = results["rates_where_fitted"]
+    alarms = f"{where_fitted['false_alarms']:.1%} of {where_fitted['changes']} changes"
+    noticed = f"{where_fitted['found']:.1%} of {where_fitted['faults']} faults"
+    assert f"and where the rule was fitted ({alarms}, {noticed})" in text
+    assert rates["found"] == without["found"]  # "misses no costly fault that the third one noticed"
+    assert rates["false_alarms"] == where_fitted["false_alarms"] == 0  # "all false alarms"
     other = results["replacements"]
     assert f"Of {other['worse']} further changes that labels call worse" in text
     ended = f"{other['worse_noticed']:.1%} ended as worse and {other['worse_undecided']:.1%} as"

@@ -33,6 +33,7 @@ from beir_cocodr.evaluation.gate_rule import (
     WORSE,
     GateEvidence,
     assess,
+    measured_rates,
 )
 from beir_cocodr.evaluation.gate_sides import (
     DEPTH,
@@ -316,6 +317,8 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
         left_out=queries.left_out,
         unanswered=unanswered,
         is_unchanged=assessment.is_unchanged,
+        loses_unasked_documents=assessment.loses_unasked_documents,
+        rates=measured_rates(evidence),
     )
 
 

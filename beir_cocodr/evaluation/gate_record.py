@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from beir_cocodr.evaluation.gate_rule import (
     CANNOT_TELL,
-    MEASURED_RATES,
     NOT_WORSE,
+    RATES_WITH_QUERIES,
     RULE,
     WORSE,
     GateEvidence,
@@ -24,6 +24,18 @@ GATE_FILE = "gate.json"
 UNCHANGED = (
     "both give the same documents of the collection at the same ranks for every query that they "
     "were asked"
+)
+
+#: What NEW has lost.
+LOST = (
+    "it no longer finds documents that it should find: on queries with a known document it loses "
+    "significantly, and more than twice the margin"
+)
+
+#: Why such a loss does not count.
+UNASKED = (
+    "for the collection's own queries the lists of both differ by less than the margin, as with "
+    "approximate indexes, which miss documents that are seldom answers"
 )
 
 
@@ -54,6 +66,8 @@ class GateRecord(Record):
         unanswered: queries of the collection for which a side has no result; they count as such.
         is_unchanged: true if the lists of both are the same for every query, and NEW holds what OLD
             holds.
+        loses_unasked_documents: true if NEW no longer finds documents, but its lists for the
+            collection's queries hardly differ from those of OLD.
         rates: how often the rule was right where labels told.
         versions: versions of the packages that a number may depend on.
     """
@@ -77,7 +91,8 @@ class GateRecord(Record):
     left_out: int = 0
     unanswered: dict[str, int] = field(default_factory=dict)
     is_unchanged: bool = False
-    rates: GateRates = MEASURED_RATES
+    loses_unasked_documents: bool = False
+    rates: GateRates = RATES_WITH_QUERIES
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -107,6 +122,8 @@ def _sentences(record: GateRecord) -> Iterator[str]:
     """Yield the sentences of the paragraph."""
     old, new = record.names
     yield from _decision_sentences(record)
+    if record.loses_unasked_documents:
+        yield f"{LOST[0].upper()}{LOST[1:]}. This does not count: {UNASKED}."
     for figures in record.evidence:
         yield _evidence_sentence(figures)
     if record.left_out:
@@ -138,12 +155,8 @@ def _decision_sentences(record: GateRecord) -> Iterator[str]:
         f"{high:+.3f}), and the probability of a loss beyond the margin is "
         f"{record.probability_worse:.0%}"
     )
-    lost = (
-        "it no longer finds documents that it should find: on queries with a known document it "
-        "loses significantly, and more than twice the margin"
-    )
     if record.is_decided_by_lost_documents:
-        yield f"{new} is worse than {old} on {record.dataset}, because {lost}."
+        yield f"{new} is worse than {old} on {record.dataset}, because {LOST}."
         yield (f"nDCG@10 alone would not show a loss of more than {record.margin:g}: {estimated}.")
         return
     if record.is_decided_by_same_lists:
@@ -162,7 +175,7 @@ def _decision_sentences(record: GateRecord) -> Iterator[str]:
     }
     yield f"{decisions[record.decision]} in nDCG@10 on {record.dataset}: {estimated}."
     if record.loses_documents:
-        yield f"{lost[0].upper()}{lost[1:]}."
+        yield f"{LOST[0].upper()}{LOST[1:]}."
 
 
 def _evidence_sentence(figures: GateEvidence) -> str:
@@ -179,9 +192,10 @@ def _evidence_sentence(figures: GateEvidence) -> str:
 
 def _rates_sentence(record: GateRecord) -> str:
     rates = record.rates
+    queries = "with their queries" if rates.with_queries else "without their queries"
     return (
-        f"Without labels, on {rates.collections} labelled collections to which it was not fitted, "
-        f"the gate with a margin of {rates.margin:g} noticed {rates.found:.0%} of {rates.faults:,} "
-        f"faults that cost more than 0.02, and raised a false alarm for {rates.false_alarms:.1%} "
-        f"of {rates.changes:,} harmless changes."
+        f"Without labels, on {rates.collections} labelled collections {queries}, to which it was "
+        f"not fitted, the gate with a margin of {rates.margin:g} noticed {rates.found:.0%} of "
+        f"{rates.faults:,} faults that cost more than 0.02, and raised a false alarm for "
+        f"{rates.false_alarms:.1%} of {rates.changes:,} harmless changes."
     )

@@ -382,6 +382,20 @@ def test_lost_documents_are_named_where_they_decide(collection):
     assert ["no longer finds" in sentence for sentence in sentences] == [True, False]
 
 
+def test_lost_documents_that_nobody_asks_for_are_told(collection):
+    record = gate("bm25", "bm25", str(collection), options=GateOptions(samples=20))
+    assert record.rates.with_queries
+    assert "collections with their queries, to which it was not fitted" in record.paragraph
+    assert "does not count" not in record.paragraph
+    unasked = replace(record, is_unchanged=False, loses_unasked_documents=True)
+    assert "more than twice the margin. This does not count: for the collection's own queries" in (
+        unasked.paragraph
+    )
+    assert unasked.decision == "not worse"
+    (note,) = [note for note in gate_headline(unasked).notes if "does not count" in note]
+    assert note.startswith("new no longer finds some documents")
+
+
 def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):
     words = ["gate", str(whole), str(whole), "--dataset", str(collection)]
     with pytest.raises(SystemExit) as ended:

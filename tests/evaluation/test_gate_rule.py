@@ -17,13 +17,15 @@ from beir_cocodr.evaluation.gate_rule import (
     GENERATED,
     JUDGED,
     LABELLED,
-    MEASURED_RATES,
     NOT_WORSE,
+    RATES_WITH_QUERIES,
+    RATES_WITHOUT_QUERIES,
     REAL,
     SPANS,
     WORSE,
     GateEvidence,
     assess,
+    measured_rates,
 )
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "gate.json"
@@ -53,14 +55,25 @@ def test_exchanging_both_sides_negates_the_estimate(spans, spans_error, judged, 
     assert second.interval == pytest.approx((-high, -low))
 
 
-@given(differences, st.floats(0, 0.5), errors, shares, st.floats(0, 0.2), st.floats(0, 0.2))
+@given(
+    differences,
+    st.floats(0, 0.5),
+    errors,
+    shares,
+    st.floats(0, 0.2),
+    st.floats(0, 0.2),
+    st.integers(0, 20),
+)
 def test_a_larger_loss_or_a_smaller_margin_never_clears(
-    difference, further, error, distance, margin, further_margin
+    difference, further, error, distance, margin, further_margin, queries
 ):
     order = [NOT_WORSE, "cannot tell", WORSE]
 
     def severity(lost: float, tolerated: float) -> int:
-        found = assess([evidence(SPANS, difference - lost, error, distance)], tolerated)
+        figures = [evidence(SPANS, difference - lost, error, distance)]
+        if queries:
+            figures.append(GateEvidence(REAL, queries, distance))
+        found = assess(figures, tolerated)
         return order.index(found.decide())
 
     assert severity(further, margin) >= severity(0, margin)
@@ -122,6 +135,19 @@ def test_lost_documents_count_for_close_lists_unless_labels_clear_them():
     assert assess(many, 0.01).decide() == NOT_WORSE
 
 
+def test_lost_documents_do_not_count_where_the_lists_of_real_queries_hardly_differ():
+    lost = evidence(SPANS, -0.05, 0.01, 0.05)
+    hardly = assess([lost, GateEvidence(REAL, 10, 0.009)], 0.01)
+    assert (hardly.loses_documents, hardly.loses_unasked_documents) == (False, True)
+    assert hardly.decide() == NOT_WORSE
+    for queries, distance in ((10, 0.01), (9, 0.009)):
+        counted = assess([lost, GateEvidence(REAL, queries, distance)], 0.01)
+        assert (counted.loses_documents, counted.loses_unasked_documents) == (True, False)
+    nothing = assess([evidence(SPANS, 0.0, 0.01, 0.05), GateEvidence(REAL, 10, 0.009)], 0.01)
+    assert not nothing.loses_documents
+    assert not nothing.loses_unasked_documents
+
+
 @given(st.lists(st.tuples(shares, shares), min_size=2, max_size=30))
 def test_figures_are_those_of_scipy(pairs):
     old, new = (np.array(side) for side in zip(*pairs, strict=True))
@@ -145,4 +171,14 @@ def test_equal_weights_change_nothing_and_judged_queries_are_less_sure(pairs):
 
 
 def test_the_packaged_rates_are_the_measured_ones():
-    assert asdict(MEASURED_RATES) == json.loads(RESULTS.read_text())["rates"]
+    results = json.loads(RESULTS.read_text())
+    assert asdict(RATES_WITH_QUERIES) == results["rates"]
+    assert asdict(RATES_WITHOUT_QUERIES) == results["rates_without_queries"]
+
+
+def test_the_rates_are_those_of_corpora_with_or_without_queries():
+    known = evidence(SPANS, 0.0, 0.01, 0.0)
+    assert measured_rates([known]) == RATES_WITHOUT_QUERIES
+    assert measured_rates([known, GateEvidence(REAL, 9, 0.0)]) == RATES_WITHOUT_QUERIES
+    assert measured_rates([known, GateEvidence(REAL, 10, 0.0)]) == RATES_WITH_QUERIES
+    assert measured_rates([known, evidence(LABELLED, 0.0, 0.01, 0.0)]) == RATES_WITH_QUERIES

@@ -1,6 +1,6 @@
 """The decision of a gate and its evidence, as the page shows them."""
 
-from beir_cocodr.evaluation.gate_record import UNCHANGED, GateRecord
+from beir_cocodr.evaluation.gate_record import UNASKED, UNCHANGED, GateRecord
 from beir_cocodr.evaluation.gate_rule import CANNOT_TELL, NOT_WORSE, WORSE, GateEvidence
 from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.tables import (
@@ -62,6 +62,8 @@ def _notes(record: GateRecord) -> list[str]:
     old, new = side_names(record)
     if record.loses_documents and not record.is_decided_by_lost_documents:
         notes.append(f"{new} no longer finds documents that it should find.")
+    if record.loses_unasked_documents:
+        notes.append(f"{new} no longer finds some documents; this does not count: {UNASKED}.")
     for figures in record.evidence:
         if figures.remark:
             notes.append(f"nDCG@10 on {figures.kind} does not count: {figures.remark}.")
@@ -81,10 +83,11 @@ def _notes(record: GateRecord) -> list[str]:
                 "collection."
             )
     rates = record.rates
+    queries = "with their queries" if rates.with_queries else "without their queries"
     notes.append(
         f"Without labels, such decisions noticed {rates.found:.0%} of {rates.faults:,} faults, and "
         f"raised a false alarm for {rates.false_alarms:.1%} of {rates.changes:,} harmless changes, "
-        f"on {rates.collections} labelled collections."
+        f"on {rates.collections} labelled collections {queries}."
     )
     return notes
 
