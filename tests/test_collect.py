@@ -32,6 +32,7 @@ from collecting.query_sets import (
     make_query_sets,
     query_sets,
 )
+from collecting.reranker import DEPTH, Reranker
 from collecting.searched import load_searched
 from collecting.searches import CollectionSearch
 from collecting.systems import COLBERT, DERIVED, READ_USES, System, Vectors, quantize, unit
@@ -49,6 +50,7 @@ from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.models.checkpoints.loading import load_encoder
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
+from beir_cocodr.retrieval.hosted import Reranking
 from beir_cocodr.retrieval.resources import Resources
 from tests.conftest import write_beir
 
@@ -606,3 +608,31 @@ def test_figures_of_another_seed_or_of_other_steps_are_refused(tmp_path):
     for seed, steps in ((42, 100), (13, 3)):
         with pytest.raises(SystemExit, match=r"npl\.json has figures of seed 13 after 100 steps"):
             distillation.check_kept({"cells": cells}, kept, seed, steps)
+
+
+def test_a_cross_encoder_reranks_as_by_the_package(
+    collection, tiny, tiny_cosine, tiny_cross, tmp_path
+):
+    first = f"hybrid@0.5:{tiny_cosine}"
+    reranker = Reranker("reranker", str(tiny_cross), "tiny", "hybrid@0.5:tiny")
+    work = tmp_path / "work"
+    with pytest.raises(InputError, match=r"reranker reranks hybrid@0\.5:tiny: search by it first"):
+        search("some", collection, [reranker], options(work))
+    search("some", collection, [tiny, reranker], options(work, sets=(QUERIES, CROPS)))
+    [searched] = load_searched(work)
+    cut = searched.parent.load()
+    queries = {query: cut.queries[query] for query in cut.qrels}
+    evidence = searched.with_queries
+    with Resources.temporary(cut.documents, SearchOptions()) as resources:
+        again = Reranking(
+            str(tiny_cross), cut.documents, SearchOptions(), resources.ranker(first), DEPTH
+        )
+        expected = again.search(queries, DEPTH)
+    [name] = [name for name, system in searched.systems.items() if system.use == "rerank"]
+    assert name == "rerank:reranker@hybrid@0.5:tiny"
+    np.testing.assert_array_equal(evidence.lists[name][:, :DEPTH], expected.rows)
+    assert not (evidence.lists[name][:, DEPTH:] >= 0).any()
+    assert evidence.kinds[name] == "reranked"
+    assert len(evidence.crops[name]) == len(evidence.crop_queries.texts)
+    assert GENERATED in searched.query_sets
+    assert name not in searched.alone.lists

@@ -11,7 +11,11 @@ from collecting.e5_weights import write_folder
 from collecting.encoders import Encoder, Transformer, Variants
 from collecting.late_interaction import TokenEncoder
 from collecting.other_encoders import Sparse, WordVectors
+from collecting.reranker import Reranker
 from collecting.systems import COLBERT, SPLADE, USES
+
+#: Whatever searches.
+AnyEncoder = Encoder | TokenEncoder | Reranker
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,12 @@ class EncoderRow:
     Attributes:
         build: Makes it from its name and the folder of its files.
         folder: That folder, below the folder of all weights; "" if the package has the encoder.
-        uses: How it is used, see :data:`~collecting.systems.USES`.
+        uses: How it is used, see :data:`~collecting.systems.USES`; none for a cross-encoder.
         derives: True if defects are derived from its vectors.
         base: The encoder whose defects its variants are, if it gives defects alone.
     """
 
-    build: Callable[[str, Path], Encoder | TokenEncoder]
+    build: Callable[[str, Path], AnyEncoder]
     folder: str = ""
     uses: tuple[str, ...] = USES
     derives: bool = True
@@ -60,6 +64,10 @@ def _mpnet_tokens(name: str, folder: Path) -> TokenEncoder:
     return TokenEncoder(name, str(folder))
 
 
+def _reranker(name: str, folder: Path) -> Reranker:
+    return Reranker(name, str(folder), "minilm", "hybrid@0.5:minilm")
+
+
 #: Encoders by name.
 ENCODERS = {
     "minilm": EncoderRow(_minilm),
@@ -80,10 +88,11 @@ ENCODERS = {
         uses=(COLBERT,),
         derives=False,
     ),
+    "reranker": EncoderRow(_reranker, "cross-encoder", uses=(), derives=False),
 }
 
 
-def load_encoder(name: str, models: Path) -> Encoder | TokenEncoder:
+def load_encoder(name: str, models: Path) -> AnyEncoder:
     """Load an encoder by its name.
 
     Args:

@@ -259,7 +259,7 @@ class Searched:
         evidence = Evidence(
             crops=self.ndcg(CROPS),
             generated=self.ndcg(GENERATED),
-            lists={name: self.ranked(name, queries).rows for name in self.systems},
+            lists={name: self.ranked(name, queries).rows for name in self.ndcg(queries)},
             rankings={},
             queries=asked.queries,
             real=queries == QUERIES,

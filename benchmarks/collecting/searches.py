@@ -16,6 +16,7 @@ import numpy.typing as npt
 from beir_cocodr.data.analyzers import Language
 from beir_cocodr.data.documents import Documents
 from beir_cocodr.data.text import TextFormat
+from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH
 from beir_cocodr.evaluation.label_free.pooled_relevance import PoolReader, read_pools
 from beir_cocodr.evaluation.measures import parse_measures, score_queries
@@ -25,6 +26,7 @@ from collecting.encoders import DOCUMENT, QUERY, Encoder, Transformer, VectorFol
 from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, folder_name
 from collecting.query_sets import QUERIES, SETS, query_sets
+from collecting.reranker import Reranker
 from collecting.searched import (
     Ranked,
     Results,
@@ -144,6 +146,24 @@ class CollectionSearch:
             late = encoder.ranker(corpus.documents, corpus.bm25)
             results[system.name, name] = self._ranked(name, late)
         encoder.forget()
+        if results:
+            write_results(file, results)
+
+    def search_reranked(self, reranker: Reranker) -> None:
+        """Rerank what a system of another encoder ranked first, for the sets without results.
+
+        Raises:
+            InputError: The other encoder has not searched.
+        """
+        file = results_file(self.work, self.parent.name, reranker.name)
+        first = results_file(self.work, self.parent.name, reranker.encoder)
+        if missing_sets(first, self.names):
+            raise InputError(f"{reranker.name} reranks {reranker.first}: search by it first")
+        results = {}
+        for name in missing_sets(file, self.names):
+            ranked = Results(first).ranked(reranker.first, name)
+            again = reranker.ranker(self.corpora[name].documents, ranked)
+            results[reranker.system, name] = self._ranked(name, again)
         if results:
             write_results(file, results)
 

@@ -58,7 +58,7 @@ COUNTED = ("bm25", "dense", "hybrid@0.5", "rm3", "vector", "feedback")
 FITTED = (*COUNTED, "hybrid@0.2", "hybrid@1", "rrf")
 
 #: Uses of models of a kind to which nothing is fitted.
-NEW = ("splade", "colbert")
+NEW = ("splade", "colbert", "rerank")
 
 #: The use of an encoder with which picks are compared.
 FUSED = "hybrid@0.5"
