@@ -26,7 +26,7 @@ from collecting.encoders import DOCUMENT, Transformer
 from collecting.late_interaction import TokenEncoder
 from collecting.parents import Limits, Parent, cut_parent, has_pools
 from collecting.query_sets import FEWEST, SETS, has_questions, let_write_questions, query_sets
-from collecting.reranker import Reranker
+from collecting.reranker import DEPTH, Reranker
 from collecting.searched import missing_sets, pools_file, results_file
 from collecting.searches import CollectionSearch
 from harness.script import add_integers, add_work
@@ -54,6 +54,7 @@ class Task:
         is_read: True if a language model has read what systems rank first, or is not asked to.
         is_asked: True if a language model has written questions, or is not asked to.
         texts: The texts that each encodes, or that BM25 alone reads.
+        queries: The number of queries among them.
     """
 
     parent: Parent
@@ -62,11 +63,16 @@ class Task:
     is_read: bool
     is_asked: bool
     texts: list[str]
+    queries: int
 
     @property
     def characters(self) -> int:
         """Return the length of the texts."""
         return sum(map(len, self.texts))
+
+    def read_by(self, encoder: AnyEncoder) -> int:
+        """Return how many texts an encoder reads; a cross-encoder reads them for each query."""
+        return DEPTH * self.queries if isinstance(encoder, Reranker) else len(self.texts)
 
 
 def report(text: str) -> None:
@@ -157,11 +163,12 @@ def plan(
         return None
     documents = parent.load().documents
     texts = list(map(TextFormat().document, documents.values()))
-    for queries in sets.values():
-        if queries.name in options.sets:
-            texts += queries.texts
-            texts += map(TextFormat().document, queries.changed)
-    return Task(parent, pending, fitted, is_read, is_asked, texts)
+    asked = [queries for queries in sets.values() if queries.name in options.sets]
+    for queries in asked:
+        texts += queries.texts
+        texts += map(TextFormat().document, queries.changed)
+    count = sum(len(queries.texts) for queries in asked)
+    return Task(parent, pending, fitted, is_read, is_asked, texts, count)
 
 
 def report_cost(tasks: Iterable[Task]) -> None:
@@ -180,11 +187,13 @@ def report_cost(tasks: Iterable[Task]) -> None:
         start = time.perf_counter()
         encoders[name].encode(sample, DOCUMENT)
         speed = len(sample) / (time.perf_counter() - start)
-        hours = len(texts) / speed / 3600
+        read = sum(task.read_by(encoders[name]) for task in pending)
+        tokens = characters / 4 * read / len(texts)
+        hours = read / speed / 3600
         total += hours
         report(
-            f"{name}: {len(pending)} collections, {len(texts):,} texts of about "
-            f"{characters // 4:,} tokens, {speed:.1f} texts a second, {hours:.1f} hours of encoding"
+            f"{name}: {len(pending)} collections, {read:,} texts of about {tokens:,.0f} tokens, "
+            f"{speed:.1f} texts a second, {hours:.1f} hours of encoding"
         )
     report(f"all encoders: {total:.1f} hours of encoding; what is encoded already costs nothing")
 
