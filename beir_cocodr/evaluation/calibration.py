@@ -140,6 +140,10 @@ class ExpectedDifference:
             return replace(self, mean=mean)
         return replace(self, mean=mean, below=self.above, above=self.below)
 
+    def widened(self, factor: float) -> ExpectedDifference:
+        """Return the same with both deviations multiplied."""
+        return replace(self, below=factor * self.below, above=factor * self.above)
+
     def holding_zero(self) -> ExpectedDifference:
         """Return the same with deviations so large that the interval holds 0.
 

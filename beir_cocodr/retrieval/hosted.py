@@ -23,7 +23,7 @@ from beir_cocodr.models.checkpoints.integrity import LATE_INTERACTION, SPARSE, c
 from beir_cocodr.models.checkpoints.loading import load_cross_encoder
 from beir_cocodr.models.cocodr import set_lengths
 from beir_cocodr.models.spec import SearchOptions
-from beir_cocodr.progress import in_place
+from beir_cocodr.progress import Bar, in_place
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranker, Ranking
 from beir_cocodr.retrieval.vectors.topk import NonFiniteScores
@@ -208,11 +208,19 @@ class Reranking(HostRetriever):
         assert self.first is not None
         candidates = self.first.search(queries, self.depth)
         scored = []
-        for (query, text), row in zip(queries.items(), candidates.rows, strict=True):
-            rows = row[row >= 0]
-            scores = self._scores(text, rows)
-            self.check_finite(scores[None], rows, [query])
-            scored.append((rows, scores))
+        bar = Bar(
+            total=int((candidates.rows >= 0).sum()),
+            desc="Reranking",
+            unit=" documents",
+            disable=not self.options.shows_progress,
+        )
+        with bar:
+            for (query, text), row in zip(queries.items(), candidates.rows, strict=True):
+                rows = row[row >= 0]
+                scores = self._scores(text, rows)
+                self.check_finite(scores[None], rows, [query])
+                scored.append((rows, scores))
+                bar.update(len(rows))
         depth = min(top_k, self.depth)
         return Ranking.of_best(queries, scored, self.documents.tie_ranks(), depth)
 

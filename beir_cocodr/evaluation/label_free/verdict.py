@@ -42,6 +42,7 @@ from beir_cocodr.evaluation.label_free.pseudo_queries import DEPTH
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.results import CALIBRATED, JUDGED, PRIOR, Interval
 from beir_cocodr.evaluation.runs import file_names, write_run
+from beir_cocodr.models.spec import RERANKED
 from beir_cocodr.retrieval.ranking import Results
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ _ALIKE = records.Likeness({}, [])
 
 #: With a larger share of the prior, too little was seen of the corpus to decide.
 MOST_PRIOR = 0.9
+
+#: Kinds that queries made of documents mislead about, unless a calibration was fitted to them: by
+#: what the deviations of their pairs are multiplied. Nothing is decided on them.
+MISLED = {RERANKED: 1.5}
 
 
 def load_calibration() -> Calibration:
@@ -123,7 +128,14 @@ class Rule:
             lost_words=self.evidence.lost_words,
             nonletter_excess=self.evidence.nonletter_excess,
         )
-        return self.model.predict(pair)
+        expected = self.model.predict(pair)
+        for model in self.misleading(a, b):
+            expected = expected.widened(MISLED[str(self.evidence.kinds[model])])
+        return expected
+
+    def misleading(self, a: str, b: str) -> list[str]:
+        """Return those of two models that queries made of documents mislead about."""
+        return [model for model in self.of_new_kind(a, b) if self.evidence.kinds[model] in MISLED]
 
     def precedent(self, a: str, b: str) -> Precedent | None:
         """Return how often models of b's kind were better than those of a's."""
@@ -181,6 +193,12 @@ class Rule:
             return "no estimator applies"
         if unknown:
             return f"it is not known what kind of model {unknown[0]} is"
+        misleading = self.misleading(a, b)
+        if misleading:
+            return (
+                f"{misleading[0]} is reranked by a cross-encoder, and how well one finds documents "
+                "by their crops and titles does not tell how well it ranks for real queries"
+            )
         if expected.prior_share > MOST_PRIOR:
             return "this corpus gives too little evidence"
         return ""
@@ -205,10 +223,11 @@ def decide(
     The estimate joins what usually wins with the evidence of this corpus. The verdict is "better"
     or "worse" if the interval excludes 0, "no difference" if it lies within the calibration's
     margin, and "cannot tell" otherwise. The interval widens with the distance of the collection
-    from those of the calibration, and where the calibration has no models of the kind of a or b. If
-    no estimator applies, or the kind of a or b is not known at all, nothing is decided, except
-    between two models that rank alike. A statement says how far to trust the verdict; it depends on
-    whether the corpus was one of the calibration's.
+    from those of the calibration, and where the calibration has no models of the kind of a or b.
+    Nothing is decided if no estimator applies, if the kind of a or b is not known at all, or if
+    one of them is reranked by a cross-encoder; two models that rank alike are an exception. A
+    statement says how far to trust the verdict; it depends on whether the corpus was one of the
+    calibration's.
 
     Args:
         evidence: What was seen of the models.

@@ -30,7 +30,9 @@ from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     DIFFERENT_KINDS,
     GIVEN_QUERIES,
+    MISLED,
     NEW_KIND,
+    Rule,
     decide,
     expected_values,
     rank_by_lead,
@@ -241,7 +243,36 @@ def test_nothing_is_decided_on_a_model_of_which_no_kind_is_known(name):
     assert expected.variances[0, 1] > 0.3**2 > expected.variances[0, 2]
 
 
-@pytest.mark.parametrize("name", ["rerank:folder@bm25", "splade:folder", "colbert:folder"])
+@pytest.mark.parametrize("other", ["x", "bm25"])
+def test_nothing_is_decided_on_a_reranked_model_by_queries_made_of_documents(other):
+    name = "rerank:folder@bm25"
+    seen = with_lead(0.5, name)
+    calibration = calibrated_by_crops()
+    found = decide(seen, other, name, calibration)
+    assert (found.verdict, found.rule, found.better_bet) == ("cannot tell", "prior", name)
+    assert f"but {name} is reranked by a cross-encoder" in found.reason
+    low, high = found.interval
+    assert low <= 1e-9 < high
+    assert found.probability <= 0.95 + 1e-9
+    # It is as wide as that of another new kind at least, by the factor that was measured.
+    rule = Rule(seen, calibration)
+    as_others = rule.model.predict(
+        PairFeatures(
+            rule.kinds(other, name), features(seen, other, name), rule.distance(other, name)
+        )
+    )
+    assert rule.expected(other, name).deviation == pytest.approx(
+        MISLED["reranked"] * as_others.deviation
+    )
+    # A calibration that was fitted to such models decides.
+    model = calibration.models[GIVEN_QUERIES]
+    priors = model.priors | {"dense, reranked": model.others, "bm25, reranked": model.others}
+    known = replace(model, priors=priors)
+    fitted = replace(calibration, models=calibration.models | {GIVEN_QUERIES: known})
+    assert decide(seen, other, name, fitted).verdict == "better"
+
+
+@pytest.mark.parametrize("name", ["splade:folder", "colbert:folder"])
 def test_a_kind_that_the_calibration_has_not_is_judged_more_cautiously(name):
     seen = with_lead(0.5, name)
     intervals = {}
