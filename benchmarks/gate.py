@@ -194,20 +194,26 @@ def fit(cases: Sequence[Case]) -> dict[str, float]:
     return fitted | {"unknown_direction": float((apart**2).mean() ** 0.5)}
 
 
-def rates(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the error rates over some cases."""
+def rates(cases: Sequence[Case], queries: int = Size.queries, draws: int = 1) -> dict[str, Any]:
+    """Return the error rates over some cases.
+
+    Args:
+        cases: the cases.
+        queries: the most queries of a collection that were asked.
+        draws: how often each case is among them, with other queries.
+    """
     faults = [case for case in cases if case.kind == "fault" and case.cost > COST]
     harmless = [case for case in cases if case.kind == "harmless"]
     return {
         "margin": _MARGIN,
         "collections": len({case.collection for case in cases}),
-        "faults": len(faults),
+        "faults": len(faults) // draws,
         "found": _share(faults, WORSE),
         "faults_undecided": _share(faults, CANNOT_TELL),
-        "changes": len(harmless),
+        "changes": len(harmless) // draws,
         "false_alarms": _share(harmless, WORSE),
         "changes_undecided": _share(harmless, CANNOT_TELL),
-        "with_queries": any(figures.kind == REAL for figures in cases[0].evidence),
+        "queries": queries,
     }
 
 
@@ -311,9 +317,10 @@ def main() -> None:
             encoder: rates([case for case in measured if case.encoder == encoder])
             for encoder in ENCODERS
         },
-        "rates_without_queries": rates(without_queries(measured)),
+        "rates_without_queries": rates(without_queries(measured), 0),
         "rates_with_few_queries": {
-            str(queries): rates(with_few_queries(measured, queries)) for queries in FEW
+            str(queries): rates(with_few_queries(measured, queries), queries, _DRAWS)
+            for queries in FEW
         },
         "rates_where_fitted": rates([case for case in cases if case.collection in FITTED]),
         "faults": by_kind(measured),

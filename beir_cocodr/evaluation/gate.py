@@ -221,12 +221,10 @@ def _settings(
     search: SearchOptions,
 ) -> Json:
     """Return what makes two gates the same run."""
-    settings: Json = {"command": "gate", "dataset": collection.name, "old": str(old)}
-    settings |= {"new": str(new), "search": search.describe()}
-    for name, value in vars(options).items():
-        if name != "overwrite":
-            is_encoder = isinstance(value, EncoderOptions)
-            settings[name] = value.describe() if is_encoder else value
+    settings: Json = {"command": "gate", "dataset": collection.name, "search": search.describe()}
+    settings |= {name: value for name, value in vars(options).items() if name != "overwrite"}
+    settings |= {"old": str(old), "new": str(new)}
+    settings |= {"set_old": options.old.describe(), "set_new": options.new.describe()}
     if options.judgements is not None:
         settings["judgements"] = file_sha256(judgements_file(options.judgements))
     return settings

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from beir_cocodr.evaluation.gate_rule import (
     CANNOT_TELL,
     NOT_WORSE,
-    RATES_WITH_QUERIES,
     RULE,
     WORSE,
     GateEvidence,
@@ -32,11 +31,14 @@ LOST = (
     "significantly, and more than twice the margin"
 )
 
-#: Why such a loss does not count.
-UNASKED = (
-    "for the collection's own queries the lists of both differ by less than the margin, as with "
-    "approximate indexes, which miss documents that are seldom answers"
+#: What may be decided without labels if no scored query has a known document.
+NEVER_WORSE = (
+    "Without labels, systems that cannot be judged by queries made from documents, such as runs, "
+    "are never called worse: give labels or judgements, or name the models."
 )
+
+#: Why such a loss does not count.
+UNASKED = "for the collection's own queries the lists of both differ by less than the margin"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class GateRecord(Record):
             holds.
         loses_unasked_documents: true if NEW no longer finds documents, but its lists for the
             collection's queries hardly differ from those of OLD.
-        rates: how often the rule was right where labels told.
+        rates: how often the rule was right without labels; None where no query with a known
+            document was asked, with which it was measured.
         versions: versions of the packages that a number may depend on.
     """
 
@@ -92,7 +95,7 @@ class GateRecord(Record):
     unanswered: dict[str, int] = field(default_factory=dict)
     is_unchanged: bool = False
     loses_unasked_documents: bool = False
-    rates: GateRates = RATES_WITH_QUERIES
+    rates: GateRates | None = None
     versions: dict[str, str] = field(default_factory=versions)
 
     @property
@@ -122,7 +125,7 @@ def _sentences(record: GateRecord) -> Iterator[str]:
     """Yield the sentences of the paragraph."""
     old, new = record.names
     yield from _decision_sentences(record)
-    if record.loses_unasked_documents:
+    if record.loses_unasked_documents and record.decision != WORSE:
         yield f"{LOST[0].upper()}{LOST[1:]}. This does not count: {UNASKED}."
     for figures in record.evidence:
         yield _evidence_sentence(figures)
@@ -143,7 +146,10 @@ def _sentences(record: GateRecord) -> Iterator[str]:
                 f"{record.unknown[role]:.1%} of the results of {name} are documents that the "
                 "collection does not have."
             )
-    yield _rates_sentence(record)
+    if record.rates is not None:
+        yield rates_sentence(record.rates)
+    elif not record.labels:
+        yield NEVER_WORSE
 
 
 def _decision_sentences(record: GateRecord) -> Iterator[str]:
@@ -190,9 +196,11 @@ def _evidence_sentence(figures: GateEvidence) -> str:
     )
 
 
-def _rates_sentence(record: GateRecord) -> str:
-    rates = record.rates
-    queries = "with their queries" if rates.with_queries else "without their queries"
+def rates_sentence(rates: GateRates) -> str:
+    """Return how often the rule was right without labels."""
+    queries = "without their queries"
+    if rates.queries:
+        queries = f"with up to {rates.queries} of their queries"
     return (
         f"Without labels, on {rates.collections} labelled collections {queries}, to which it was "
         f"not fitted, the gate with a margin of {rates.margin:g} noticed {rates.found:.0%} of "

@@ -19,7 +19,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.gate import GateOptions, _rehearsed, gate
 from beir_cocodr.evaluation.gate_record import GateRecord
-from beir_cocodr.evaluation.gate_rule import GENERATED, SPANS
+from beir_cocodr.evaluation.gate_rule import GENERATED, RATES_WITH_QUERIES, SPANS
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.models.cocodr import COCODR
 from beir_cocodr.models.spec import EncoderOptions, SearchOptions
@@ -384,16 +384,43 @@ def test_lost_documents_are_named_where_they_decide(collection):
 
 def test_lost_documents_that_nobody_asks_for_are_told(collection):
     record = gate("bm25", "bm25", str(collection), options=GateOptions(samples=20))
-    assert record.rates.with_queries
-    assert "collections with their queries, to which it was not fitted" in record.paragraph
+    assert record.rates == RATES_WITH_QUERIES
+    assert "collections with up to 300 of their queries, to which it was" in record.paragraph
     assert "does not count" not in record.paragraph
     unasked = replace(record, is_unchanged=False, loses_unasked_documents=True)
     assert "more than twice the margin. This does not count: for the collection's own queries" in (
         unasked.paragraph
     )
     assert unasked.decision == "not worse"
+    worse = replace(unasked, decision="worse", probability_worse=0.9)
+    assert "does not count" not in worse.paragraph
+    assert not any("does not count" in note for note in gate_headline(worse).notes)
     (note,) = [note for note in gate_headline(unasked).notes if "does not count" in note]
     assert note.startswith("new no longer finds some documents")
+
+
+def test_two_runs_without_labels_are_told_that_they_are_never_worse(collection, tmp_path):
+    run = write_run(tmp_path / "a.run", collection, lambda row: True)
+    record = gate(run, run, str(collection), options=GateOptions(labels=False))
+    assert record.rates is None
+    assert "are never called worse: give labels" in record.paragraph
+    assert "false alarm" not in record.paragraph
+    assert any("are never called worse" in note for note in gate_headline(record).notes)
+    labelled = gate(run, run, str(collection))
+    assert labelled.rates is None
+    assert "never called worse" not in labelled.paragraph
+
+
+def test_the_results_of_another_gate_are_not_replaced(collection, whole, tmp_path):
+    output = tmp_path / "o"
+    options = GateOptions(samples=10)
+    gate("bm25", "bm25", str(collection), output=output, options=options)
+    before = (output / "gate.json").read_bytes()
+    with pytest.raises(InputError, match="--overwrite"):
+        gate("bm25", whole, str(collection), output=output, options=options)
+    with pytest.raises(InputError, match="--overwrite"):
+        gate(whole, "bm25", str(collection), output=output, options=options)
+    assert (output / "gate.json").read_bytes() == before
 
 
 def test_one_paragraph_and_json(collection, whole, tmp_path, capsys):

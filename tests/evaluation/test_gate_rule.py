@@ -18,6 +18,7 @@ from beir_cocodr.evaluation.gate_rule import (
     JUDGED,
     LABELLED,
     NOT_WORSE,
+    RATES_WITH_FEW_QUERIES,
     RATES_WITH_QUERIES,
     RATES_WITHOUT_QUERIES,
     REAL,
@@ -143,6 +144,9 @@ def test_lost_documents_do_not_count_where_the_lists_of_real_queries_hardly_diff
     for queries, distance in ((10, 0.01), (9, 0.009)):
         counted = assess([lost, GateEvidence(REAL, queries, distance)], 0.01)
         assert (counted.loses_documents, counted.loses_unasked_documents) == (True, False)
+    # What NEW is known to lack may be what the next queries ask for.
+    lacking = assess([lost, GateEvidence(REAL, 10, 0.0)], 0.01, lacks_documents=True)
+    assert (lacking.loses_documents, lacking.loses_unasked_documents) == (True, False)
     nothing = assess([evidence(SPANS, 0.0, 0.01, 0.05), GateEvidence(REAL, 10, 0.009)], 0.01)
     assert not nothing.loses_documents
     assert not nothing.loses_unasked_documents
@@ -173,12 +177,25 @@ def test_equal_weights_change_nothing_and_judged_queries_are_less_sure(pairs):
 def test_the_packaged_rates_are_the_measured_ones():
     results = json.loads(RESULTS.read_text())
     assert asdict(RATES_WITH_QUERIES) == results["rates"]
+    assert asdict(RATES_WITH_FEW_QUERIES) == results["rates_with_few_queries"]["10"]
     assert asdict(RATES_WITHOUT_QUERIES) == results["rates_without_queries"]
 
 
-def test_the_rates_are_those_of_corpora_with_or_without_queries():
+def test_the_rates_are_those_of_as_many_queries():
     known = evidence(SPANS, 0.0, 0.01, 0.0)
-    assert measured_rates([known]) == RATES_WITHOUT_QUERIES
-    assert measured_rates([known, GateEvidence(REAL, 9, 0.0)]) == RATES_WITHOUT_QUERIES
-    assert measured_rates([known, GateEvidence(REAL, 10, 0.0)]) == RATES_WITH_QUERIES
+    rates = {
+        queries: measured_rates([known, GateEvidence(REAL, queries, 0.0)])
+        for queries in (9, 10, 49, 50)
+    }
+    assert measured_rates([known]) == rates[9] == RATES_WITHOUT_QUERIES
+    assert rates[10] == rates[49] == RATES_WITH_FEW_QUERIES
+    assert rates[50] == RATES_WITH_QUERIES
     assert measured_rates([known, evidence(LABELLED, 0.0, 0.01, 0.0)]) == RATES_WITH_QUERIES
+    # Two runs answer no queries whose document is known.
+    assert measured_rates([GateEvidence(REAL, 300, 0.5)]) is None
+    assert measured_rates([GateEvidence(SPANS, 200, 0.5), GateEvidence(REAL, 300, 0.5)]) is None
+
+
+@given(shares, st.floats(0, 0.2))
+def test_two_runs_are_never_called_worse_without_labels(distance, margin):
+    assert assess([GateEvidence(REAL, 300, distance)], margin).decide() != WORSE

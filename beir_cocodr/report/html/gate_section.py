@@ -1,6 +1,12 @@
 """The decision of a gate and its evidence, as the page shows them."""
 
-from beir_cocodr.evaluation.gate_record import UNASKED, UNCHANGED, GateRecord
+from beir_cocodr.evaluation.gate_record import (
+    NEVER_WORSE,
+    UNASKED,
+    UNCHANGED,
+    GateRecord,
+    rates_sentence,
+)
 from beir_cocodr.evaluation.gate_rule import CANNOT_TELL, NOT_WORSE, WORSE, GateEvidence
 from beir_cocodr.report.html.headline_record import Headline
 from beir_cocodr.report.html.tables import (
@@ -59,14 +65,26 @@ def gate_headline(record: GateRecord) -> Headline:
 
 def _notes(record: GateRecord) -> list[str]:
     notes = []
-    old, new = side_names(record)
+    _, new = side_names(record)
     if record.loses_documents and not record.is_decided_by_lost_documents:
         notes.append(f"{new} no longer finds documents that it should find.")
-    if record.loses_unasked_documents:
+    if record.loses_unasked_documents and record.decision != WORSE:
         notes.append(f"{new} no longer finds some documents; this does not count: {UNASKED}.")
     for figures in record.evidence:
         if figures.remark:
             notes.append(f"nDCG@10 on {figures.kind} does not count: {figures.remark}.")
+    notes += _side_notes(record)
+    if record.rates is not None:
+        notes.append(rates_sentence(record.rates))
+    elif not record.labels:
+        notes.append(NEVER_WORSE)
+    return notes
+
+
+def _side_notes(record: GateRecord) -> list[str]:
+    """Return what each side did not answer, does not hold, or returns besides the collection."""
+    notes = []
+    old, new = side_names(record)
     if record.left_out:
         notes.append(f"{record.left_out:,} queries that {old} does not answer are left out.")
     for role, name in (("old", old), ("new", new)):
@@ -82,13 +100,6 @@ def _notes(record: GateRecord) -> list[str]:
                 f"{unknown:.1%} of the results of {name} are documents that are not in the "
                 "collection."
             )
-    rates = record.rates
-    queries = "with their queries" if rates.with_queries else "without their queries"
-    notes.append(
-        f"Without labels, such decisions noticed {rates.found:.0%} of {rates.faults:,} faults, and "
-        f"raised a false alarm for {rates.false_alarms:.1%} of {rates.changes:,} harmless changes, "
-        f"on {rates.collections} labelled collections {queries}."
-    )
     return notes
 
 
