@@ -15,6 +15,9 @@ from beir_cocodr.records import Record
 #: The file of asked queries in the folder of a session.
 ASKED_FILE = "asked.jsonl"
 
+#: The file in this folder that names the dataset.
+SESSION_FILE = "session.json"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedQuery(Record):
@@ -90,3 +93,15 @@ def without_texts_of(queries: Mapping[str, str], asked: Mapping[str, str]) -> di
     """
     texts = {normalised(text) for text in queries.values()}
     return {id: text for id, text in asked.items() if normalised(text) not in texts}
+
+
+def asked_dataset(path: Path) -> str | None:
+    """Return the dataset of a session of which queries were asked; None if that is not known."""
+    file = path / SESSION_FILE
+    if not file.is_file():
+        return None
+    try:
+        dataset = json.loads(file.read_text(encoding="utf-8"))["dataset"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(dataset)

@@ -270,6 +270,9 @@ def load_judgements(path: Path) -> Judgements:
     return replace(_join_pairs(path, _qrels_pairs(path)), rows=[])
 
 
+# The columns of a table that say by chance what was drawn.
+_PROBABILITIES = frozenset({"query_probability", "document_probability"})
+
 #: A pair and the line that it was read from.
 _NumberedPair = tuple[int, AnnotationCandidate]
 
@@ -343,6 +346,13 @@ def _table_pairs(
     if "judgement" not in header:
         raise InputError(
             f"{path}:1: no column judgement; add it, with 0 for not relevant and 1 for relevant"
+        )
+    if "weight" in header and not _PROBABILITIES & set(header):
+        log.warning(
+            "%s has no columns %s, so its pairs count as all that was to be judged; keep the "
+            "columns of labels_wanted.tsv, whose pairs were drawn by chance",
+            path,
+            " and ".join(sorted(_PROBABILITIES)),
         )
     checker = RecordChecker(str(path), raise_errors)
     for line, text in numbered_lines(path, raise_errors):

@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
 from beir_cocodr.data.analyzers import ENGLISH_PAIRS, STEMMED, UNSTEMMED, Language
+from beir_cocodr.data.text import unspaced_runs
 
 log = logging.getLogger(__name__)
 
@@ -147,3 +149,38 @@ def corpus_analyzer(analyzer: str, language: str | None) -> str:
         return analyzer
     of_language = Language.parse(language).analyzer
     return ENGLISH_PAIRS if of_language == "english" else of_language
+
+
+# Texts whose scripts are looked at, and the share of characters without spaces that is much.
+_LOOKED_AT = 50
+_MUCH = 0.3
+
+
+def warn_of_unspaced_text(texts: Iterable[str], analyzer: str) -> None:
+    """Warn, once in a process, if BM25 finds no words in much of a corpus.
+
+    The analyzers english and none read a run of Chinese or Thai between two signs as one word.
+
+    Args:
+        texts: texts of the corpus; the first 50 count.
+        analyzer: BM25's analyzer.
+    """
+    if analyzer not in ("english", "none"):
+        return
+    characters = unspaced = 0
+    for text in islice(texts, _LOOKED_AT):
+        sample = text[:SAMPLE]
+        characters += len(sample)
+        unspaced += sum(end - start for start, end in unspaced_runs(sample))
+    if unspaced > _MUCH * characters:
+        _warn_of_unspaced_text()
+
+
+@cache
+def _warn_of_unspaced_text() -> None:
+    log.warning(
+        "much of the text is written without spaces, and BM25 finds no words in it: add "
+        "--bm25-analyzer %s (in Python, SearchOptions(analyzer=%r))",
+        ENGLISH_PAIRS,
+        ENGLISH_PAIRS,
+    )

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from beir_cocodr.data.asked_queries import load_asked, without_texts_of
+from beir_cocodr.data.asked_queries import asked_dataset, load_asked, without_texts_of
 from beir_cocodr.data.collection import (
     Collection,
     Dataset,
@@ -358,6 +358,20 @@ def _judged_queries(options: CompareOptions, collection: Collection) -> Judgemen
     return judgements.of(collection.queries, collection.documents)
 
 
+def best_rival(model: str, findings: Findings) -> str:
+    """Return the best model whose difference from another one labels would tell."""
+    others = [other for other in findings.ranking if other != model]
+    verdicts = {}
+    for pair in findings.pairs:
+        if model in (pair.a, pair.b):
+            verdicts[pair.b if pair.a == model else pair.a] = pair.verdict
+    by_verdict = sorted(
+        others,
+        key=lambda other: (verdicts[other] != "cannot tell", verdicts[other] == "no difference"),
+    )
+    return by_verdict[0]
+
+
 def _candidates(
     findings: Findings,
     results: Mapping[str, Results],
@@ -366,12 +380,13 @@ def _candidates(
     judged: Judgements | None,
     gatherer: Gatherer | None,
 ) -> AnnotationCandidates:
-    """Choose pairs to label for the two best models, or for the reference and the best other one.
+    """Choose pairs to label for the best model, or the reference, and its best open rival.
 
-    For a collection without queries, some are proposed.
+    A rival is open if no verdict sets it apart. If none is, it is the best other model that is not
+    known to be as good. For a collection without queries, some are proposed.
     """
     a = options.against or findings.ranking[0]
-    b = next(model for model in findings.ranking if model != a)
+    b = best_rival(a, findings)
     proposed = None
     if gatherer is not None and not collection.queries:
         proposed = gatherer.propose()
@@ -399,6 +414,14 @@ def with_asked(collection: Collection, options: CompareOptions) -> Collection:
             "models are judged by labels; add --no-labels, or leave --asked out"
         )
     kept = load_asked(Path(options.asked))
+    dataset = asked_dataset(Path(options.asked))
+    if dataset is not None and Path(dataset).name != Path(collection.name).name:
+        log.warning(
+            "%s: the queries were asked of %s, and count as queries of %s",
+            options.asked,
+            dataset,
+            collection.name,
+        )
     asked = without_texts_of(collection.queries, kept)
     if len(asked) < len(kept):
         log.info(

@@ -402,7 +402,7 @@ class FewLabels:
             )
         least = min(self.unjudged.values())
         most = max(self.unjudged.values())
-        if most:
+        if most and not self.drawn:
             yield (
                 f"Depending on the model, {least:.1f} to {most:.1f} of a query's ten best "
                 "documents are not judged and count as not relevant."

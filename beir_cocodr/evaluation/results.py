@@ -37,6 +37,9 @@ PRIOR = "prior"
 #: A chance that is nearer to one half prefers neither side.
 NO_BET = 0.05
 
+# A larger chance is said to be larger than this, as no estimate is certain.
+_SUREST = 0.99
+
 #: Ends of an interval.
 Interval = tuple[float, float]
 
@@ -319,6 +322,11 @@ class Estimate(_Comparison):
         object.__setattr__(self, "sign", sign)
 
 
+def _describe_chance(chance: float) -> str:
+    """Return a chance in percent; none is certain."""
+    return "more than 99%" if chance > _SUREST else f"{chance:.0%}"
+
+
 @dataclass(frozen=True)
 class PairVerdict(_Comparison):
     """The verdict on b against a by the label-free rule, from ``features`` and ``estimates``.
@@ -383,7 +391,7 @@ class PairVerdict(_Comparison):
                 names.reverse()
             models = " is better than ".join(names)
             chance = max(self.probability, 1 - self.probability)
-            return f"{models}: {expected}, with a chance of {chance:.0%}"
+            return f"{models}: {expected}, with a chance of {_describe_chance(chance)}"
         if self.verdict == "no difference":
             return f"{self.a} and {self.b} are as good as each other"
         bet = self.better_bet
@@ -393,7 +401,7 @@ class PairVerdict(_Comparison):
         if bet != self.b:
             pair = self.turned()
         text = f"No verdict from this corpus; {bet} is the better bet"
-        return text + pair.describe_precedent() + f" (chance {pair.probability:.0%})"
+        return text + pair.describe_precedent() + f" (chance {_describe_chance(pair.probability)})"
 
     def describe_precedent(self) -> str:
         """Return how often models such as b were better, as the end of a sentence."""
@@ -458,6 +466,11 @@ class Best:
     reason: str
     indistinguishable: list[str]
     probability: float | None = None
+
+    @property
+    def is_bet(self) -> bool:
+        """Return true unless its closest rival is as likely to be better."""
+        return self.probability is None or self.probability - 0.5 >= NO_BET
 
     @property
     def decided(self) -> bool:

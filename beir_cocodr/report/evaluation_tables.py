@@ -24,6 +24,8 @@ from beir_cocodr.provenance import RECORD_FILE, TrainingRecord
 from beir_cocodr.report.judge_tables import judge_table
 from beir_cocodr.report.terminal import make_table, print_json, print_tables
 from beir_cocodr.report.wording import (
+    COUNTED,
+    counted,
     describe_likeness,
     describe_pseudo_queries,
     estimators_of,
@@ -325,7 +327,8 @@ def _expected(pair: PairVerdict) -> list[str]:
 def _estimates(record: ComparisonRecord) -> Table:
     rows = []
     for pair in record.estimated:
-        rows += [[pair.a, pair.b, *_estimate_cells(estimate)] for estimate in pair.estimates]
+        for estimate in pair.estimates:
+            rows.append([pair.a, pair.b, *_estimate_cells(pair, estimate)])
     agreement = record.pseudo_queries["agreement"]
     kind = "of the collection" if agreement.of_the_collection else "that were generated"
     notes = [
@@ -343,10 +346,13 @@ def _estimates(record: ComparisonRecord) -> Table:
     )
 
 
-def _estimate_cells(estimate: Estimate) -> list[str]:
+def _estimate_cells(pair: PairVerdict, estimate: Estimate) -> list[str]:
     name = estimate.estimator
+    value = counted(pair, estimate)
     if estimate.remark:
         name += f" ({estimate.remark})"
+    elif value is not None:
+        name += f" (counts as {signed(value, 4)}, {COUNTED})"
     difference = "–"
     if estimate.difference is not None:
         difference = signed(estimate.difference, 4)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from beir_cocodr.evaluation.results import (
     TRAINED_ON,
+    Estimate,
     Likeness,
     PairedTest,
     PairVerdict,
@@ -18,6 +19,23 @@ from beir_cocodr.models.spec import ModelSpec
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
+
+#: Why an estimate counts as something else than its mean difference.
+COUNTED = "at the margins of real queries, and relative to the level of both models"
+
+# By how much an estimate and what it counts as differ if that is told.
+_DIFFERING = 0.0005
+
+
+def counted(pair: PairVerdict, estimate: Estimate) -> float | None:
+    """Return what an estimate of a pair counts as, where that differs from its mean difference.
+
+    A lead on crops and titles counts at the margins that real queries have.
+    """
+    value = pair.features.get(estimate.estimator)
+    if value is None or estimate.difference is None or not estimate.applies:
+        return None
+    return value if abs(value - estimate.difference) >= _DIFFERING else None
 
 
 def allowed_text(text: str) -> str:

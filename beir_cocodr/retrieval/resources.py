@@ -12,7 +12,7 @@ import numpy as np
 
 from beir_cocodr import load_object, load_plugin
 from beir_cocodr.data.documents import Documents
-from beir_cocodr.data.languages import corpus_analyzer
+from beir_cocodr.data.languages import corpus_analyzer, warn_of_unspaced_text
 from beir_cocodr.errors import InputError
 from beir_cocodr.io import text_sha256
 from beir_cocodr.models.spec import BM25 as BM25_NAME
@@ -292,6 +292,8 @@ class Resources:
 
     @cached_property
     def _bm25(self) -> BM25:
+        texts = (document["text"] for document in self.documents.values())
+        warn_of_unspaced_text(texts, self.analyzer)
         return BM25(self.documents, self.options.encoder.text_format, self.analyzer)
 
     @cached_property

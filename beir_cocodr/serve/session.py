@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from beir_cocodr.data.analyzers import Snippet, mark_words
-from beir_cocodr.data.asked_queries import AskedQueries
+from beir_cocodr.data.asked_queries import SESSION_FILE, AskedQueries
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.files.file_folder import ABOVE
 from beir_cocodr.data.judgement_log import Asked, JudgementLog, typed_id
@@ -28,9 +28,6 @@ from beir_cocodr.serve.session_comparison import SessionComparison
 from beir_cocodr.serve.shown_verdict import ShownVerdict
 
 log = logging.getLogger(__name__)
-
-#: The file in the folder of a session that names its dataset.
-SESSION_FILE = "session.json"
 
 #: The folder of the verdict and its report.
 VERDICT_FOLDER = "verdict"

@@ -111,6 +111,18 @@ def test_a_table_is_read_back_as_it_was_written(tmp_path):
     assert found.rows[0] == replace(PAIR, document="a text")
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_drawn_table_without_its_probabilities_is_warned_of(kept, tmp_path, caplog):
+    table = tmp_path / "labels_wanted.tsv"
+    write_annotation_candidates(table, [PAIR])
+    if not kept:
+        rows = [line.split("\t") for line in table.read_text().splitlines()]
+        left = [n for n, name in enumerate(rows[0]) if "probability" not in name]
+        table.write_text("".join("\t".join(row[n] for n in left) + "\n" for row in rows))
+    assert load_judgements(table).drawn is kept
+    assert ("so its pairs count as all that was to be judged" in caplog.text) is not kept
+
+
 beginnings = st.text(st.sampled_from("'=+-@ \t\"a"), max_size=4)
 texts = st.builds(
     "".join, st.tuples(beginnings, st.text(st.characters(codec="utf-8", exclude_characters="\0")))

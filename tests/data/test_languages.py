@@ -1,16 +1,19 @@
 """The language of a corpus: that of half of its text, said and overridden."""
 
+import json
 import logging
 from pathlib import Path
 
 import pytest
 
-from beir_cocodr import Searcher, load_collection
+from beir_cocodr import Searcher, SearchOptions, load_collection
+from beir_cocodr.data import languages
 from beir_cocodr.data.languages import (
     corpus_analyzer,
     detect_language,
     language_shares,
     main_language,
+    warn_of_unspaced_text,
 )
 
 pytest.importorskip("py3langid")
@@ -79,3 +82,31 @@ def test_a_folder_is_read_by_its_language_unless_another_is_named(german, caplog
 def test_collections_of_other_kinds_have_no_detected_language(beir_folder):
     assert load_collection(beir_folder).documents.facts.language is None
     assert Searcher(beir_folder, "bm25").analyzer.name == "english"
+
+
+@pytest.mark.parametrize(
+    ("code", "analyzer", "is_warned"),
+    [
+        ("zh", "english", True),
+        ("th", "none", True),
+        ("zh", "english-pairs", False),
+        ("ru", "english", False),
+        ("en", "english", False),
+    ],
+)
+def test_text_in_which_bm25_finds_no_words_is_warned_of(code, analyzer, is_warned, caplog):
+    languages._warn_of_unspaced_text.cache_clear()
+    for _ in range(2):
+        warn_of_unspaced_text([WINGS[code], WINGS["en"][:20]], analyzer)
+    assert caplog.text.count("--bm25-analyzer english-pairs") == is_warned
+
+
+def test_a_search_in_chinese_names_the_analyzer_that_finds_words(tmp_path, caplog):
+    languages._warn_of_unspaced_text.cache_clear()
+    rows = [{"_id": str(n), "title": "", "text": f"{WINGS['zh']}{n}"} for n in range(3)]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Searcher(str(corpus), "bm25").search("机翼")
+    assert "--bm25-analyzer english-pairs" in caplog.text
+    options = SearchOptions(analyzer="english-pairs")
+    assert Searcher(str(corpus), "bm25", options=options).search("机翼")

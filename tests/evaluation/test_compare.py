@@ -17,7 +17,7 @@ from beir_cocodr.data.judgement_log import log_judgement, typed_id
 from beir_cocodr.data.judgements import load_judgements
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import Spread
-from beir_cocodr.evaluation.compare import CompareOptions, compare
+from beir_cocodr.evaluation.compare import CompareOptions, best_rival, compare
 from beir_cocodr.evaluation.label_free import verdict as label_free
 from beir_cocodr.evaluation.label_free.evidence import Gatherer
 from beir_cocodr.evaluation.results import ComparisonRecord
@@ -26,6 +26,7 @@ from beir_cocodr.models.spec import ways_to_use
 from beir_cocodr.report.evaluation_tables import verdict_tables
 from beir_cocodr.report.html.headline import label_free_headline
 from beir_cocodr.report.terminal import print_tables
+from beir_cocodr.report.wording import counted
 from beir_cocodr.retrieval.bm25 import BM25
 from beir_cocodr.retrieval.resolve import resolve_models
 from beir_cocodr.retrieval.resources import Resources
@@ -604,3 +605,45 @@ def test_an_encoder_that_cannot_be_fused_is_compared_in_its_other_uses(distinct,
             log_judgement(tmp_path / "log", document, 1, "", query_id=query)
     options = CompareOptions(samples=20, judgements=tmp_path / "log")
     assert set(compare(mrl, str(distinct), options=options).models) == uses
+
+
+def test_pairs_to_label_are_those_of_an_open_pair(unlabelled):
+    report, _, (clean, damaged, copied, _) = unlabelled
+    findings = replace(report, ranking=[clean, copied, damaged, "bm25"])
+    verdicts = {clean: "", copied: "no difference", damaged: "worse", "bm25": "cannot tell"}
+
+    def judged(found: dict[str, str]) -> ComparisonRecord:
+        pairs = []
+        for pair in report.pairs:
+            other = pair.b if pair.a == clean else pair.a
+            is_of_clean = clean in (pair.a, pair.b)
+            pairs.append(replace(pair, verdict=found[other]) if is_of_clean else pair)
+        return replace(findings, pairs=pairs)
+
+    assert best_rival(clean, judged(verdicts)) == "bm25"
+    assert best_rival(clean, judged(verdicts | {"bm25": "worse"})) == damaged
+    assert best_rival(clean, judged(dict.fromkeys(verdicts, "no difference"))) == copied
+
+
+def test_what_an_estimate_counts_as_is_shown(unlabelled):
+    report, _, (clean, damaged, *_) = unlabelled
+    pair = pair_of(report, clean, damaged)
+    [made] = [found for found in pair.estimates if found.estimator == "crops and titles"]
+    made = replace(made, applies=True, remark="")  # as the packaged calibration has it
+    pair = replace(pair, estimates=[made])
+    value = made.difference + 0.1
+    other = replace(pair, features=pair.features | {"crops and titles": value})
+    same = replace(pair, features=pair.features | {"crops and titles": made.difference})
+    assert counted(other, made) == value
+    assert counted(same, made) is None
+    assert counted(other, replace(made, applies=False)) is None
+    text = f"counts as {value:+.4f}".replace("-", "−")
+    for shown, expected in ((other, True), (same, False)):
+        record = replace(report, pairs=[shown])
+        cells = [
+            cell
+            for table in verdict_tables(record)
+            for column in table.columns
+            for cell in column.cells
+        ]
+        assert any(text in str(cell) for cell in cells) is expected

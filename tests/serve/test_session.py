@@ -306,6 +306,21 @@ def test_asked_queries_are_kept_only_where_that_was_agreed(files, tmp_path):
     assert list(load_asked(tmp_path / "keeping").values()) == [QUERY, "wing", "library"]
 
 
+def test_queries_that_were_asked_of_another_corpus_are_warned_of(
+    files, beir_folder, tiny_cosine, tmp_path, caplog
+):
+    session = Session(str(files), ["bm25"], tmp_path / "session", keep_queries=True)
+    session.start()
+    session.search("bm25", "wing")
+    assert session.stop()
+    options = CompareOptions(samples=12, asked=tmp_path / "session", labels=False)
+    compare(["bm25", str(tiny_cosine)], str(beir_folder), options=options)
+    assert f"the queries were asked of {files}, and count as queries of" in caplog.text
+    caplog.clear()
+    compare(["bm25", str(tiny_cosine)], str(files), options=options)
+    assert "were asked of" not in caplog.text
+
+
 def test_asked_queries_are_real_queries_for_compare(beir_folder, tiny_cosine, tmp_path, capsys):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text((beir_folder / "corpus.jsonl").read_text())

@@ -30,9 +30,7 @@ CANDIDATES = (
 )
 
 #: What is said of a file that has NUL characters.
-NUL = (
-    "NUL characters, as UTF-16 and UTF-32 have without a byte order mark; convert the file to UTF-8"
-)
+NUL = "NUL characters, as UTF-16 and UTF-32 have; convert the file to UTF-8"
 
 # The mark of UTF-32 begins with that of UTF-16.
 _MARKS = (

@@ -531,7 +531,8 @@ def read_judgements(path: Path, report: Report) -> Iterator[Judgement]:
                 checker.warning("qrels without header", message, line)
         if len(cells) != columns:
             message = (
-                f"{len(cells)} columns where {columns} are expected; write query, document, grade"
+                f"{len(cells)} columns where {columns} are expected; write query, document, grade, "
+                "separated by tabs"
             )
             checker.error("wrong columns", message, line)
             continue

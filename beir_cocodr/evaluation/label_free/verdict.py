@@ -180,6 +180,16 @@ class Rule:
         has_results = (first[:, :DEPTH] >= 0).any(axis=1)
         return int(has_results.sum()) >= FEWEST_QUERIES and bool(is_same.all())
 
+    def trust(self, a: str, b: str, corpus_sha256: str | None) -> str:
+        """Return how often such verdicts are right, or that there are none without judgements."""
+        unknown = [model for model in (a, b) if self.evidence.kinds[model] is None]
+        undecided = unknown + self.misleading(a, b)
+        if undecided:
+            return f"Nothing is decided on {' and '.join(undecided)} without judgements"
+        family = self.family(a, b)
+        left_out = _LEFT_OUT.get(family, _USUALLY_LEFT_OUT)
+        return self.calibration.statement(self.given, family, corpus_sha256, left_out)
+
     def objection(
         self,
         estimates: Sequence[records.Estimate],
@@ -267,9 +277,7 @@ def decide(
         rule=PRIOR if objection else CALIBRATED,
         score=2 * expected.chance - 1,
         reason=reason,
-        trust=calibration.statement(
-            rule.given, family, corpus_sha256, _LEFT_OUT.get(family, _USUALLY_LEFT_OUT)
-        ),
+        trust=rule.trust(a, b, corpus_sha256),
         features=features(evidence, a, b),
         estimates=estimates,
         distance=rule.distance(a, b),
@@ -277,6 +285,63 @@ def decide(
         interval=expected.interval,
         prior_share=expected.prior_share,
         precedent=rule.precedent(a, b),
+    )
+
+
+def as_their_twins(pairs: Sequence[records.PairVerdict]) -> list[records.PairVerdict]:
+    """Return verdicts in which a model about which nothing may be decided is judged as its twin.
+
+    Models that rank alike for real queries are equally good. A fusion that was fitted to the corpus
+    and ranks as an unfitted one thus has the verdicts of that one.
+
+    Args:
+        pairs: The verdicts on all pairs of some models.
+    """
+    by_models = {(pair.a, pair.b): pair for pair in pairs}
+    by_models |= {(pair.b, pair.a): pair.turned() for pair in pairs}
+    twins: dict[str, list[str]] = {}
+    for a, b in by_models:
+        if _rank_alike(by_models[a, b]):
+            twins.setdefault(a, []).append(b)
+    judged = []
+    for pair in pairs:
+        if pair.rule == PRIOR:
+            for a, b in itertools.product(
+                [pair.a, *twins.get(pair.a, [])], [pair.b, *twins.get(pair.b, [])]
+            ):
+                other = by_models.get((a, b), pair)
+                if other.rule == CALIBRATED and not _rank_alike(other):
+                    pair = _as_twin(pair, other)
+                    break
+        judged.append(pair)
+    return judged
+
+
+def _rank_alike(pair: records.PairVerdict) -> bool:
+    """Return true if both models of a pair rank the same documents at the same ranks."""
+    return pair.rule == CALIBRATED and pair.estimate == 0 and pair.interval == (0, 0)
+
+
+def _as_twin(
+    pair: records.PairVerdict,
+    other: records.PairVerdict,
+) -> records.PairVerdict:
+    """Return the verdict on a pair by that on two models that rank as they do."""
+    named = {pair.a: other.a, pair.b: other.b}
+    twins = [f"{model} ranks as {twin}" for model, twin in named.items() if model != twin]
+    return replace(
+        pair,
+        family=other.family,
+        verdict=other.verdict,
+        probability=other.probability,
+        rule=other.rule,
+        score=other.score,
+        reason=f"{other.reason}; {' and '.join(twins)}",
+        trust=other.trust,
+        estimate=other.estimate,
+        interval=other.interval,
+        prior_share=other.prior_share,
+        precedent=other.precedent,
     )
 
 
@@ -399,6 +464,7 @@ def compare_label_free(
         decide(evidence, a, b, calibration, likeness, documents.content_hash)
         for a, b in itertools.combinations(gatherer.models, 2)
     ]
+    pairs = as_their_twins(pairs)
     results = _write_runs(gatherer, evidence, folder) if asked else {}
     few_labels = None
     if judged:
@@ -502,7 +568,11 @@ def best_of(ranking: Sequence[str], pairs: Sequence[records.PairVerdict]) -> rec
     as_good = records.indistinguishable(model, pairs)
     reason = f"{closest.answer}."
     if len(ranking) > 2:
-        reason = f"{model} has the highest expected nDCG@10 of {len(ranking)} models. {reason}"
+        rival = next(name for name in _sides(closest) if name != model)
+        reason = (
+            f"{model} has the highest expected nDCG@10 of {len(ranking)} models. Against {rival}, "
+            f"the closest: {reason}"
+        )
     if as_good:
         reason += f" {_basis(closest)}"
     return records.Best(model, reason, as_good, closest.probability)
@@ -580,7 +650,7 @@ def _with_judgements(
     Where nothing may be decided without labels, ten or more judged queries alone decide, and fewer
     decide nothing.
     """
-    if pair.estimate == 0 and pair.interval == (0, 0):  # both rank alike
+    if _rank_alike(pair):
         return pair
     mean, deviation = difference
     before = _deviation(pair)

@@ -88,6 +88,7 @@ class _Recommended:
         model: its name.
         reason: why, in sentences.
         decided: false if it is only the best bet.
+        is_bet: false if another model is as likely to be the best.
         is_kept: true for the model that the others were compared with, which is in use already.
     """
 
@@ -95,6 +96,7 @@ class _Recommended:
     model: str
     reason: str
     decided: bool = True
+    is_bet: bool = True
     is_kept: bool = False
 
     @property
@@ -102,7 +104,9 @@ class _Recommended:
         """Return what to do with the model."""
         if self.is_kept:
             return "Keep"
-        return "Use" if self.decided else "Best bet:"
+        if self.decided:
+            return "Use"
+        return "Best bet:" if self.is_bet else "Undecided, for example"
 
 
 _CODE = """from beir_cocodr import Searcher
@@ -159,6 +163,7 @@ def _choice(output: ResultsFolder, names: Names) -> _Recommended | None:
             model=best.model,
             reason=_with_names(best.reason, names),
             decided=best.decided,
+            is_bet=best.is_bet,
             is_kept=best.model == first,
         )
     return None
@@ -202,7 +207,7 @@ def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
         return None
     if any(_is_run(output, label) for label in pair):
         return None
-    models = [_model_name(output, label) for label in pair]
+    models = [_model_name(output, label) for label in _open_models(output, pair)]
     dataset = output.judged.dataset
     serve = ["beir-cocodr", "serve", "--dataset", dataset]
     for model in models:
@@ -226,6 +231,15 @@ def way_to_labels(output: ResultsFolder, headline: Headline) -> Advice | None:
         text=text,
         commands=[shlex.join(command) for command in commands],
     )
+
+
+def _open_models(output: ResultsFolder, pair: tuple[str, str]) -> list[str]:
+    """Return a pair, and the other models that may be as good as the best; runs cannot search."""
+    labels = list(pair)
+    if output.comparison is not None:
+        best = output.comparison.best
+        labels += [best.model, *best.indistinguishable]
+    return [label for label in dict.fromkeys(labels) if not _is_run(output, label)]
 
 
 def _column_of(table: Path) -> str:

@@ -23,7 +23,9 @@ from beir_cocodr.records import CollectionProvenance
 from beir_cocodr.report.html.results_folder import CurvePoint, LabelledEvaluation, Trained
 from beir_cocodr.report.judge_tables import judge_cells, judge_titles
 from beir_cocodr.report.wording import (
+    COUNTED,
     capitalized,
+    counted,
     describe_likeness,
     describe_pseudo_queries,
     estimators_of,
@@ -281,7 +283,7 @@ def verdict_table(
                 ),
                 _expected_cell(pair),
                 number_cell(pair.probability),
-                *(_estimate_cell(estimates.get(name)) for name in estimators),
+                *(_estimate_cell(pair, estimates.get(name)) for name in estimators),
             ]
         )
     return HtmlTable(caption, columns, rows, notes=_verdict_notes(comparison, pairs))
@@ -297,6 +299,8 @@ def _verdict_notes(comparison: ComparisonRecord, pairs: Sequence[PairVerdict]) -
             if estimate.remark:
                 name = capitalized(estimate.estimator)
                 remarks[f"{name}, where it is no evidence: {estimate.remark}."] = None
+    if any(counted(pair, estimate) is not None for pair in pairs for estimate in pair.estimates):
+        notes.append(f"“Counts as”: the difference {COUNTED}, which the verdict rests on.")
     notes += remarks
     notes += dict.fromkeys(pair.trust for pair in pairs)
     notes += describe_likeness(comparison.likeness)
@@ -313,12 +317,15 @@ def _expected_cell(pair: PairVerdict) -> TableCell:
 _SIGNS = {1: "better", -1: "worse"}
 
 
-def _estimate_cell(estimate: Estimate | None) -> TableCell:
+def _estimate_cell(pair: PairVerdict, estimate: Estimate | None) -> TableCell:
     if estimate is None or estimate.difference is None:
         return _DASH
     sub = "no evidence"
     if estimate.applies:
         sub = span(estimate.interval, none="")
+        value = counted(pair, estimate)
+        if value is not None:
+            sub += f"; counts as {signed(value)}"
     return difference_cell(estimate.difference, sub, _SIGNS.get(estimate.sign, ""))
 
 

@@ -33,6 +33,8 @@ from beir_cocodr.evaluation.label_free.verdict import (
     MISLED,
     NEW_KIND,
     Rule,
+    as_their_twins,
+    best_of,
     decide,
     expected_values,
     rank_by_lead,
@@ -445,3 +447,69 @@ def test_the_first_of_a_ranking_is_expected_to_lose_against_none():
     assert undefeated_first(["bm25", "x", "hybrid:x"], bets) == ["x", "bm25", "hybrid:x"]
     circle = [replace(one, probability=p) for one, p in zip(pairs, (0.9, 0.1, 0.9), strict=True)]
     assert undefeated_first(["bm25", "x", "hybrid:x"], circle) == ["bm25", "x", "hybrid:x"]
+
+
+def test_a_model_that_ranks_as_another_has_its_verdicts():
+    """Crops are no evidence for the fusion that was fitted on them, and it ranks as the other."""
+    models = ["x", "hybrid:x", "fitted", "bm25"]
+    crops = {"x": np.zeros(40), "hybrid:x": np.full(40, 0.5), "fitted": np.full(40, 0.6)}
+    crops["bm25"] = np.zeros(40)
+    lists = {name: np.tile(np.arange(20) + 20 * row, (40, 1)) for row, name in enumerate(models)}
+    lists["fitted"] = lists["hybrid:x"]
+    known = replace(
+        evidence(["x", "hybrid:x", "bm25"]),
+        crops=crops,
+        lists=lists,
+        kinds={"x": "dense", "hybrid:x": "hybrid", "fitted": None, "bm25": "bm25"},
+    )
+    calibration = calibrated_by_crops()
+    before = [
+        decide(known, a, b, calibration)
+        for a, b in (
+            ("x", "hybrid:x"),
+            ("fitted", "x"),
+            ("hybrid:x", "fitted"),
+            ("x", "bm25"),
+            ("bm25", "fitted"),
+            ("hybrid:x", "bm25"),
+        )
+    ]
+    assert [pair.rule for pair in before].count("prior") == 2
+    after = as_their_twins(before)
+    by_models = {(pair.a, pair.b): pair for pair in after}
+    turned = by_models["fitted", "x"]
+    twin = by_models["x", "hybrid:x"].turned()
+    assert turned.verdict == twin.verdict == "worse"
+    assert (turned.estimate, turned.interval) == (twin.estimate, twin.interval)
+    assert turned.reason.endswith("fitted ranks as hybrid:x")
+    assert turned.estimates == before[1].estimates
+    assert by_models["bm25", "fitted"].verdict == by_models["hybrid:x", "bm25"].turned().verdict
+    assert [by_models[key] for key in (("x", "bm25"), ("hybrid:x", "fitted"))] == [
+        before[3],
+        before[2],
+    ]
+    values = dict.fromkeys(models, 0.0)
+    for pair in after:
+        values[pair.a] -= pair.estimate
+        values[pair.b] += pair.estimate
+    assert values["fitted"] == pytest.approx(values["hybrid:x"])
+
+
+def test_no_chance_is_certain_and_the_closest_rival_is_named():
+    verdicts = [
+        decide(with_lead(0.5), a, b, calibrated_by_crops())
+        for a, b in (("x", "y"), ("x", "bm25"), ("y", "bm25"))
+    ]
+    surest = replace(verdicts[0], probability=0.9996)
+    assert surest.answer.endswith("with a chance of more than 99%")
+    best = best_of(["y", "x", "bm25"], verdicts)
+    closest = min(
+        (pair for pair in verdicts if "y" in (pair.a, pair.b)),
+        key=lambda pair: max(pair.probability, 1 - pair.probability),
+    )
+    rival = closest.a if closest.b == "y" else closest.b
+    assert best.reason.startswith(
+        f"y has the highest expected nDCG@10 of 3 models. Against {rival}, the closest: "
+    )
+    assert best.is_bet
+    assert not replace(best, probability=0.54).is_bet
