@@ -190,7 +190,7 @@ def compare(
     identical_ids: parameters.Policy = "auto",
     samples: _Samples = 300,
     seed: Annotated[int, Option(help="Seed the samples with this number.")] = 42,
-    wanted: _Wanted = 50,
+    wanted: _Wanted = 100,
     generator: _Generator = LEXICAL_GENERATOR,
     questions: _Questions = 100,
     asked: _Asked = None,

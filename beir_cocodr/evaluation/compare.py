@@ -114,7 +114,7 @@ class CompareOptions(Options):
     queries: int | None = option(None, min=1)
     samples: int = option(300, min=1)
     seed: int = option(42, min=0, max=SEED_MAX)
-    wanted: int = option(50, min=0)
+    wanted: int = option(100, min=0)
     against: str | None = None
     generator: str = LEXICAL_GENERATOR
     questions: int = option(100, min=0)

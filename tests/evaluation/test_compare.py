@@ -112,7 +112,7 @@ def test_the_report_says_what_it_rests_on_and_is_written(unlabelled, capsys):
     assert not list(output.glob(".unfinished-*"))
     lines = (output / "labels_wanted.tsv").read_text().splitlines()
     # Queries come whole, ten documents each.
-    assert len(lines) == 1 + len(report.labels_wanted.pairs) == 51
+    assert len(lines) == 1 + len(report.labels_wanted.pairs) == 101
     assert len(list(output.glob("*.run"))) == 4
     print_tables(*verdict_tables(report))
     printed = " ".join(capsys.readouterr().out.split())

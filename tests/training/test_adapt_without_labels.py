@@ -200,14 +200,25 @@ def records(output):
     return [json.loads(path.read_text()) for path in (output / "models").glob("*/training.json")]
 
 
-def test_pairs_to_label_are_those_of_the_base_and_the_best_of_the_others(adapted):
+def test_pairs_to_label_are_those_of_the_base_and_its_best_open_rival(adapted):
     report, output = adapted
     wanted = report["comparison"]["labels_wanted"]
-    others = [label for label in report["recommendation"]["ranking"] if label != "base"]
-    assert wanted["a"] == report["candidates"]["base"]
-    assert wanted["b"] == report["candidates"][others[0]]
+    ranking = report["recommendation"]["ranking"]
+    others = [report["candidates"][label] for label in ranking if label != "base"]
+    base = report["candidates"]["base"]
+    verdicts = {}
+    for pair in report["comparison"]["pairs"]:
+        if base in (pair["a"], pair["b"]):
+            verdicts[pair["b"] if pair["a"] == base else pair["a"]] = pair["verdict"]
+    assert wanted["a"] == base
+    assert wanted["b"] == next(
+        other
+        for verdict in ("cannot tell", "better", "worse", "no difference")
+        for other in others
+        if verdicts[other] == verdict
+    )
     rows = (output / "labels_wanted.tsv").read_text().splitlines()[1:]
-    assert 0 < len(rows) == len(wanted["pairs"]) <= 50
+    assert 0 < len(rows) == len(wanted["pairs"]) <= 100
     queries = load_collection(report["corpus"], labels="optional").queries
     assert {row.split("\t")[0] for row in rows} <= set(queries)
 
