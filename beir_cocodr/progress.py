@@ -185,11 +185,13 @@ class Bar(tqdm):  # type: ignore[misc]
         values: dict[str, object] = super().format_dict
         steps = _running_steps()
         bar_left = self._seconds_left(values)
-        left = bar_left if steps is None else steps.left(bar_left, self.ends_step)
+        # Where nobody expected how long a step takes, its bar says nothing of the other steps.
+        expected = steps if steps is not None and steps.is_expected else None
+        left = bar_left if expected is None else expected.left(bar_left, self.ends_step)
         text = ""
         if left:
             text = f", about {describe_seconds(left)} left"
-            if steps is not None:
+            if expected is not None:
                 text += " for all"
         step = ""
         if steps is not None:

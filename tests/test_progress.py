@@ -157,6 +157,17 @@ def test_steps_stand_before_a_bar_and_in_lines_of_a_log(caplog, monkeypatch, han
     assert len(caplog.records) == 2
 
 
+def test_the_bar_of_a_step_that_nobody_expected_speaks_of_itself_alone(monkeypatch, handler):
+    log_file = stderr(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    with steps(dict.fromkeys(("first model", "second model"))):
+        step("second model")
+        for _ in Bar(range(3), desc="Reranking"):
+            pass
+    assert " left" in log_file.getvalue()
+    assert "for all" not in log_file.getvalue()
+
+
 def test_a_step_that_nobody_expected_begins_without_a_promise(caplog, monkeypatch, handler):
     """BM25 takes no time, and an encoder after it may take hours."""
     stderr(monkeypatch, terminal=False)
