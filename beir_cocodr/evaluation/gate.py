@@ -293,7 +293,12 @@ def _decide(sides: _Sides, collection: Collection, options: GateOptions) -> Gate
     _check_known(unknown, sides, collection.name)
     missing = {"old": sides.old.missing, "new": sides.new.missing}
     lacks_documents = (missing["new"] or 0) > (missing["old"] or 0)
-    assessment = assess(evidence, options.margin, lacks_documents=lacks_documents)
+    assessment = assess(
+        evidence,
+        options.margin,
+        lacks_documents=lacks_documents,
+        is_cut=_are_cut(ranked),
+    )
     decision = assessment.decide()
     return GateRecord(
         dataset=collection.name,
@@ -335,6 +340,12 @@ def _known_figures(
     scores = (pseudo.score(of_old), pseudo.score(of_new))
     remark = _rehearsed(kind, *scores, contamination)
     return GateEvidence.of(kind, distances, None if remark else scores, remark=remark)
+
+
+def _are_cut(ranked: Sequence[tuple[Ints, Ints]]) -> bool:
+    """Return true if the lists of NEW are those of OLD, and some of them end earlier."""
+    is_same = all(bool(((of_new == of_old) | (of_new == -1)).all()) for of_old, of_new in ranked)
+    return is_same and any(bool((of_new != of_old).any()) for of_old, of_new in ranked)
 
 
 def _unanswered(rows: Ints) -> int:

@@ -34,7 +34,8 @@ LOST = (
 #: What may be decided without labels if no scored query has a known document.
 NEVER_WORSE = (
     "Without labels, systems that cannot be judged by queries made from documents, such as runs, "
-    "are never called worse: give labels or judgements, or name the models."
+    "are not called worse, unless they only cut lists short: give labels or judgements, or name "
+    "the models."
 )
 
 #: Why such a loss does not count.

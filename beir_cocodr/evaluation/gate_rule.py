@@ -14,6 +14,8 @@ NEW is worse for one of two reasons.
   the direction that t shows: a damaged encoder loses more on questions than on spans. The deviation
   of the error grows with D, so that lists which hardly differ leave little room for a loss.
 
+Lists of NEW that are those of OLD cut short can only lose, so the direction is certain without t.
+
 Lists that are the same for every query leave nothing to decide: NEW is "not worse" at any margin.
 
 Lists with little in common come from different systems. Queries made of documents say little about
@@ -208,6 +210,7 @@ class Assessment:
         can_clear: false if lists with little in common cannot be called "not worse".
         is_unchanged: true if the lists of both are the same for every query, and NEW holds what OLD
             holds.
+        is_cut: true if NEW gives the lists of OLD cut short, and so cannot gain.
     """
 
     estimate: float
@@ -217,12 +220,14 @@ class Assessment:
     loses_unasked_documents: bool = False
     can_clear: bool = True
     is_unchanged: bool = False
+    is_cut: bool = False
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 90% interval of the difference."""
+        """Return the 90% interval of the difference; it ends at 0 where nothing can be gained."""
         half = _QUANTILE_95 * self.deviation
-        return self.estimate - half, self.estimate + half
+        high = self.estimate + half
+        return self.estimate - half, min(high, 0.0) if self.is_cut else high
 
     def decide(self, rule: GateRule = RULE) -> str:
         """Return "worse", "not worse" or "cannot tell"."""
@@ -240,6 +245,7 @@ def assess(
     rule: GateRule = RULE,
     *,
     lacks_documents: bool = False,
+    is_cut: bool = False,
 ) -> Assessment:
     """Assess the difference by all evidence.
 
@@ -252,6 +258,7 @@ def assess(
         rule: the coefficients.
         lacks_documents: true if NEW holds fewer documents of the collection than OLD, so that it is
             another system even if the lists are the same, and what it loses counts.
+        is_cut: true if NEW gives the lists of OLD, some of them cut short, so that it cannot gain.
 
     Raises:
         ValueError: there is no evidence.
@@ -265,9 +272,13 @@ def assess(
     estimate = 0.0
     deviation = math.hypot(rule.error, rule.unknown_direction * distance)
     loses_documents = loses_unasked_documents = False
+    if is_cut:
+        estimate = -rule.direction * distance
+        deviation = math.hypot(rule.error, rule.error_by_distance * distance)
     if known:
         difference, standard_error = _pooled(known)
-        estimate = _estimate(difference, standard_error, distance, rule)
+        if not is_cut:
+            estimate = _estimate(difference, standard_error, distance, rule)
         deviation = math.hypot(rule.error, rule.error_by_distance * distance)
         if distance < rule.close and _is_loss(known, rule.lost * margin):
             hardly_differ = asks_enough(evidence, rule) and distance < margin
@@ -290,6 +301,7 @@ def assess(
         loses_unasked_documents=loses_unasked_documents,
         can_clear=bool(human) or distance < rule.far,
         is_unchanged=not lacks_documents and all(figures.has_same_lists for figures in evidence),
+        is_cut=is_cut,
     )
 
 

@@ -313,8 +313,8 @@ def _check_sizes(sizes: Sequence[int]) -> None:
     if is_too_few or has_repeated or min(sizes) < 1:
         numbers = ",".join(map(str, sizes))
         raise InputError(
-            f"passages of {numbers} words cannot be compared; give two or more different numbers, "
-            "as in 90,180,360"
+            f"passages of {numbers} words cannot be compared; give two or more different numbers "
+            "of at least 1, as in 90,180,360"
         )
 
 

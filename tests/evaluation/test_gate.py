@@ -399,16 +399,31 @@ def test_lost_documents_that_nobody_asks_for_are_told(collection):
     assert note.startswith("new no longer finds some documents")
 
 
-def test_two_runs_without_labels_are_told_that_they_are_never_worse(collection, tmp_path):
+def test_two_runs_without_labels_are_told_that_they_are_not_called_worse(collection, tmp_path):
     run = write_run(tmp_path / "a.run", collection, lambda row: True)
     record = gate(run, run, str(collection), options=GateOptions(labels=False))
     assert record.rates is None
-    assert "are never called worse: give labels" in record.paragraph
+    assert "are not called worse, unless they only cut lists short: give" in record.paragraph
     assert "false alarm" not in record.paragraph
-    assert any("are never called worse" in note for note in gate_headline(record).notes)
+    assert any("are not called worse" in note for note in gate_headline(record).notes)
     labelled = gate(run, run, str(collection))
     assert labelled.rates is None
-    assert "never called worse" not in labelled.paragraph
+    assert "not called worse" not in labelled.paragraph
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_run_that_is_cut_short_is_worse(labels, collection, tmp_path):
+    whole = write_run(tmp_path / "whole.run", collection, lambda row: True)
+    lines = whole.read_text().splitlines(keepends=True)
+    cut = tmp_path / "cut.run"
+    cut.write_text("".join(line for line in lines if int(line.split()[3]) <= 2))
+    options = GateOptions(labels=labels)
+    record = gate(whole, cut, str(collection), options=options)
+    if not labels:
+        assert record.decision == "worse"
+    assert record.interval[0] < record.estimate < record.interval[1] <= 0
+    # The other way it can only gain, which is not told from a change.
+    assert gate(cut, whole, str(collection), options=options).estimate >= 0
 
 
 def test_the_results_of_another_gate_are_not_replaced(collection, whole, tmp_path):

@@ -196,6 +196,20 @@ def test_the_rates_are_those_of_as_many_queries():
     assert measured_rates([GateEvidence(SPANS, 200, 0.5), GateEvidence(REAL, 300, 0.5)]) is None
 
 
+@given(st.floats(0.01, 0.5), st.floats(0.01, 0.5))
+def test_lists_that_are_cut_short_only_lose_and_more_so_the_shorter_they_are(distance, further):
+    estimates = [
+        assess([GateEvidence(REAL, 300, one)], 0.01, is_cut=True).estimate
+        for one in (distance, distance + further)
+    ]
+    assert 0 > estimates[0] > estimates[1]
+    # Queries with a known document at the first rank show no loss, and do not clear it.
+    known = evidence(SPANS, 0.0, 0.0, distance)
+    found = assess([known, GateEvidence(REAL, 300, distance)], 0.01, is_cut=True)
+    assert found.estimate == estimates[0]
+    assert assess([GateEvidence(REAL, 300, 0.5)], 0.01, is_cut=True).decide() == WORSE
+
+
 @given(shares, st.floats(0, 0.2))
 def test_two_runs_are_never_called_worse_without_labels(distance, margin):
     assert assess([GateEvidence(REAL, 300, distance)], margin).decide() != WORSE
