@@ -367,7 +367,10 @@ def best_rival(model: str, findings: Findings) -> str:
             verdicts[pair.b if pair.a == model else pair.a] = pair.verdict
     by_verdict = sorted(
         others,
-        key=lambda other: (verdicts[other] != "cannot tell", verdicts[other] == "no difference"),
+        key=lambda other: (
+            verdicts.get(other) != "cannot tell",
+            verdicts.get(other) == "no difference",
+        ),
     )
     return by_verdict[0]
 
