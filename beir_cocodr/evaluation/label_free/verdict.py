@@ -327,8 +327,8 @@ def _as_twin(
     other: records.PairVerdict,
 ) -> records.PairVerdict:
     """Return the verdict on a pair by that on two models that rank as they do."""
-    named = {pair.a: other.a, pair.b: other.b}
-    twins = [f"{model} ranks as {twin}" for model, twin in named.items() if model != twin]
+    twin_of = {pair.a: other.a, pair.b: other.b}
+    twins = [f"{model} ranks as {twin}" for model, twin in twin_of.items() if model != twin]
     return replace(
         pair,
         family=other.family,
