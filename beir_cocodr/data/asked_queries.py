@@ -96,7 +96,7 @@ def without_texts_of(queries: Mapping[str, str], asked: Mapping[str, str]) -> di
 
 
 def asked_dataset(path: Path) -> str | None:
-    """Return the dataset of a session of which queries were asked; None if that is not known."""
+    """Return the dataset of a session with asked queries; None where it is unknown."""
     file = path / SESSION_FILE
     if not file.is_file():
         return None

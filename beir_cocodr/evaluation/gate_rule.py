@@ -412,7 +412,7 @@ RATES_WITH_FEW_QUERIES = replace(RATES_WITH_QUERIES, found=0.9761, false_alarms=
 #: The same without queries.
 RATES_WITHOUT_QUERIES = replace(RATES_WITH_QUERIES, false_alarms=0.0606, queries=0)
 
-# From so many queries the rates with all queries are told.
+# The fewest queries for the rates with all queries.
 _MANY = 50
 
 

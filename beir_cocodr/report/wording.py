@@ -23,7 +23,7 @@ _FORBIDDEN = re.compile(
 #: Why an estimate counts as something else than its mean difference.
 COUNTED = "at the margins of real queries, and relative to the level of both models"
 
-# By how much an estimate and what it counts as differ if that is told.
+# The least difference between an estimate and what it counts as that is shown.
 _DIFFERING = 0.0005
 
 

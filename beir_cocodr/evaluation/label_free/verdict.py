@@ -181,7 +181,7 @@ class Rule:
         return int(has_results.sum()) >= FEWEST_QUERIES and bool(is_same.all())
 
     def trust(self, a: str, b: str, corpus_sha256: str | None) -> str:
-        """Return how often such verdicts are right, or that there are none without judgements."""
+        """Return how often such verdicts are right, or that judgements are needed for one."""
         unknown = [model for model in (a, b) if self.evidence.kinds[model] is None]
         undecided = unknown + self.misleading(a, b)
         if undecided:
