@@ -47,7 +47,7 @@ def collect_pairs(
         The pairs with the collection's queries and without, and the checksum of its documents.
     """
     from beir_cocodr.data.collection import load_collection
-    from beir_cocodr.evaluation.label_free.evidence import Gatherer
+    from beir_cocodr.evaluation.label_free.gatherer import Gatherer
     from beir_cocodr.evaluation.label_free.likeness import collection_figures
     from beir_cocodr.evaluation.label_free.verdict import CORPUS_ALONE, GIVEN_QUERIES
     from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders

@@ -207,9 +207,14 @@ class Study:
         return predictions[: len(counted)], predictions[len(counted) :]
 
     def by_evidence(self) -> dict[str, Summary]:
-        """Return the summaries of fits with parts of the evidence."""
+        """Return the summaries of fits with parts of the evidence, as far as there is any."""
+        seen: set[str] = set()
+        for one in self.collections:
+            seen = seen.union(*one.pairs[self.regime].features)
         summaries = {}
         for name, features in EVIDENCE.items():
+            if not seen.issuperset(features):
+                continue
             reduced = []
             for one in self.collections:
                 if one.name not in self.unseen:
@@ -303,10 +308,15 @@ def _described_picks(picked: Mapping[str, Any]) -> str:
     return f"Picks, mean nDCG@10: {described}."
 
 
+def regimes_of(results: Mapping[str, Any]) -> list[str]:
+    """Return what was given in the verdicts that were judged."""
+    return [regime for regime in REGIMES if regime in results]
+
+
 def describe(results: Mapping[str, Any]) -> str:
     """Return the tables that the script prints."""
     parts = []
-    for regime in REGIMES:
+    for regime in regimes_of(results):
         of_regime = results[regime]
         parts.append(f"## {regime}")
         for part in ("by kind of collection", "by kind of pair", "by encoder", "by evidence"):
@@ -345,14 +355,15 @@ def _marked(aim: Mapping[str, Any]) -> str:
 def aims_table(results: Mapping[str, Any]) -> str:
     """Return the table of docs/results.md: each aim, what was measured, and whether it is met."""
     rows = []
-    for aims in zip(*(results[regime]["aims"] for regime in REGIMES), strict=True):
+    regimes = regimes_of(results)
+    for aims in zip(*(results[regime]["aims"] for regime in regimes), strict=True):
         row = [aims[0]["name"], _wanted(aims[0])]
         for aim in aims:
             row += [_measured(aim), "yes" if aim["met"] else "no"]
         rows.append(row)
     header = ["", "aim"]
-    for name in SHORT.values():
-        header += [name, "met?"]
+    for regime in regimes:
+        header += [SHORT[regime], "met?"]
     return markdown_table(header, rows)
 
 
@@ -372,7 +383,7 @@ def _measured(aim: Mapping[str, Any]) -> str:
 def detail_tables(results: Mapping[str, Any]) -> str:
     """Return further tables of docs/results.md: evidence, its bias, encoders and defects."""
     of_regime = results[GIVEN_QUERIES]
-    read = results[READ_QUERIES]["by evidence"]
+    read = results.get(READ_QUERIES, {"by evidence": {}})["by evidence"]
     likelihood = {name: part for name, part in read.items() if "likelihood" in name}
     alone = {f"{name}, corpus alone": part for name, part in _parts_of_corpus_alone(results)}
     evidence = of_regime["by evidence"] | likelihood | alone
@@ -435,12 +446,13 @@ def _described_bias(part: Mapping[str, Any]) -> str:
 def documented(results: Mapping[str, Any]) -> str:
     """Return the tables of docs/verdicts.md."""
     rows = []
-    for aims in zip(*(results[regime]["aims"] for regime in REGIMES), strict=True):
+    regimes = regimes_of(results)
+    for aims in zip(*(results[regime]["aims"] for regime in regimes), strict=True):
         wanted = _aim_rows(aims)[0][1]
         rows.append([aims[0]["name"], wanted, *map(_marked, aims)])
     return "\n\n".join(
         [
-            markdown_table(["", "aim", *SHORT.values()], rows),
+            markdown_table(["", "aim", *(SHORT[regime] for regime in regimes)], rows),
             _documented_kinds(results[GIVEN_QUERIES]["by kind of collection"]),
         ]
     )
@@ -499,6 +511,12 @@ def read_collections(options: argparse.Namespace) -> list[JudgedCollection]:
     return collections
 
 
+def measured_regimes(collections: Sequence[JudgedCollection]) -> list[str]:
+    """Return what verdicts can be judged with; without a reader there is no language model."""
+    is_read = any(one.searched.with_queries.pooled is not None for one in collections)
+    return [regime for regime in REGIMES if is_read or regime != READ_QUERIES]
+
+
 def describe_collection(searched: Searched) -> dict[str, Any]:
     """Return the facts of a collection, and how unlike documents its queries are."""
     evidence = searched.with_queries
@@ -515,7 +533,8 @@ def main() -> None:
     results: dict[str, Any] = origin() | {"settings": settings_of(options)}
     trusted = {}
     new_kinds = {}
-    for regime in REGIMES:
+    regimes = measured_regimes(collections)
+    for regime in regimes:
         study = Study(regime, collections, frozenset(options.unseen))
         results[regime], left_out = study.judge()
         searched = study.searched
@@ -529,7 +548,7 @@ def main() -> None:
         results[regime]["aims"] = check_aims(results[regime])
     results["collections"] = {one.name: describe_collection(one.searched) for one in collections}
     write_results(options.results, results)
-    by_regime = {regime: [one.fitted(regime) for one in collections] for regime in REGIMES}
+    by_regime = {regime: [one.fitted(regime) for one in collections] for regime in regimes}
     corpora = {one.name: one.searched.corpora for one in collections}
     calibration = calibration_of(by_regime, corpora, trusted, new_kinds)
     calibration.write(options.calibration)

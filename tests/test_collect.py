@@ -44,7 +44,7 @@ from transformers import MPNetConfig, MPNetModel
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.label_free.estimators import WRITTEN
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.pooled_relevance import read_pools
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions

@@ -94,6 +94,7 @@ class PairFeatures:
             :attr:`~beir_cocodr.evaluation.label_free.evidence.Evidence.lost_words`.
         nonletter_excess: By how much the share of characters that are no letters is larger in
             documents than in real queries.
+        queries: The number of queries on which rankings are compared.
     """
 
     kinds: tuple[str | None, str | None]
@@ -102,6 +103,7 @@ class PairFeatures:
     unlikeness: float = 0.0
     lost_words: float = 0.0
     nonletter_excess: float = 0.0
+    queries: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,17 @@ class Reach:
 NORMAL_REACH = (Reach(0.0, NORMAL, NORMAL),)
 
 
+def scarcity_factor(needed: float, queries: int) -> float:
+    """Return by what the variance of a feature is multiplied because there are few real queries.
+
+    Args:
+        needed: The number of queries with which it is twice as large as with very many; 0 for a
+            feature that does not depend on their number.
+        queries: The number of queries.
+    """
+    return 1 + (needed / max(1, queries)) ** 2
+
+
 def doubt_factor(doubt: float, *excesses: float) -> float:
     """Return by what the variance of features is multiplied where real queries are unusual.
 
@@ -207,7 +220,8 @@ class DifferenceModel:
     real queries lose l > ``usual_loss`` words, or the share of characters that are no letters is
     by n > ``usual_nonletters`` larger in documents than in queries, features of queries that were
     made of documents are doubted, all but the ``undoubted``: the variance of ε is also multiplied
-    by 1 + ``doubt`` ((l - ``usual_loss``)² + (n - ``usual_nonletters``)²), each if positive.
+    by 1 + ``doubt`` ((l - ``usual_loss``)² + (n - ``usual_nonletters``)²), each if positive. For a
+    feature that rests on rankings of q real queries, it is multiplied by 1 + (``needed`` / q)².
 
     Difference and features have the joint distribution of Student's t with ``freedom`` degrees of
     freedom, so that the interval is wider the more surprising the features are.
@@ -232,6 +246,8 @@ class DifferenceModel:
         usual_loss: The words that real queries lose without raising doubt.
         usual_nonletters: The excess of characters that are no letters that raises no doubt.
         undoubted: Features that look at real queries, and are not doubted.
+        needed: Feature to the number of real queries with which its noise has twice the variance
+            that it has with very many; a feature that is missing does not depend on it.
     """
 
     slopes: dict[str, float]
@@ -246,6 +262,7 @@ class DifferenceModel:
     usual_loss: float = 0.0
     usual_nonletters: float = 1.0
     undoubted: list[str] = field(default_factory=list)
+    needed: dict[str, float] = field(default_factory=dict)
     others_caution: float = 1.0
 
     def knows(self, *kinds: str | None) -> bool:
@@ -283,7 +300,14 @@ class DifferenceModel:
         expected = []
         for pair in pairs:
             names = tuple(name for name in self.slopes if name in pair.features)
-            key = (pair.kinds, names, pair.unlikeness, pair.lost_words, pair.nonletter_excess)
+            key = (
+                pair.kinds,
+                names,
+                pair.unlikeness,
+                pair.lost_words,
+                pair.nonletter_excess,
+                pair.queries,
+            )
             if key not in gains:
                 gains[key] = self._gain(pair, names)
             expected.append(self._posterior(pair, names, gains[key]))
@@ -323,6 +347,13 @@ class DifferenceModel:
             float(np.interp(clearness, known, away)),
         )
 
+    def _noise_factor(self, name: str, pair: PairFeatures) -> float:
+        """Return by what the variance of a feature's noise is multiplied for a pair."""
+        factor = scarcity_factor(self.needed.get(name, 0.0), pair.queries)
+        if name in self.undoubted:
+            return factor
+        return factor * self.doubtfulness(pair.lost_words, pair.nonletter_excess)
+
     def _gain(self, pair: PairFeatures, names: Sequence[str]) -> _Gain:
         prior = self.prior(*pair.kinds)
         caution = 1.0 if self.knows(*pair.kinds) else self.others_caution
@@ -341,8 +372,7 @@ class DifferenceModel:
         slopes = np.array([self.slopes[name] for name in names])
         unsure = [prior.deviations.get(name, 0.0) ** 2 for name in names]
         measured_noise = np.array(self.noise)[np.ix_(rows, rows)]
-        doubt = self.doubtfulness(pair.lost_words, pair.nonletter_excess)
-        factors = np.sqrt([1.0 if name in self.undoubted else doubt for name in names])
+        factors = np.sqrt([self._noise_factor(name, pair) for name in names])
         noise = np.outer(factors, factors) * (measured_noise + np.diag(unsure))
         weights = np.linalg.solve(widening**2 * noise, slopes)
         precision = prior_precision + float(weights @ slopes)

@@ -35,7 +35,7 @@ from beir_cocodr.evaluation.judge.material import (
 )
 from beir_cocodr.evaluation.judge.settlement import settle
 from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import compare_label_free
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.evaluation.measures import DEFAULT_MEASURES, MeasureNames

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from beir_cocodr.data.collection import Collection, Dataset, load_collection
 from beir_cocodr.evaluation.evaluate import spaced
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import collection_figures, compare_figures
 from beir_cocodr.evaluation.label_free.verdict import MOST_QUERIES, decide, load_calibration
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders

@@ -16,7 +16,7 @@ from beir_cocodr.evaluation.annotation import (
     draw_candidates,
     with_texts,
 )
-from beir_cocodr.evaluation.label_free.evidence import ProposedQueries
+from beir_cocodr.evaluation.label_free.gatherer import ProposedQueries
 from beir_cocodr.evaluation.results import AnnotationCandidates
 from beir_cocodr.retrieval.ranking import Results
 

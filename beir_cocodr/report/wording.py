@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from beir_cocodr.evaluation.label_free.estimators import PARTS
 from beir_cocodr.evaluation.results import (
     TRAINED_ON,
     Estimate,
@@ -30,8 +31,11 @@ _DIFFERING = 0.0005
 def counted(pair: PairVerdict, estimate: Estimate) -> float | None:
     """Return what an estimate of a pair counts as, where that differs from its mean difference.
 
-    A lead on crops and titles counts at the margins that real queries have.
+    A lead on crops and titles counts at the margins that real queries have. What counts of other
+    estimates has the size of their mean difference, or another unit.
     """
+    if estimate.estimator not in PARTS:
+        return None
     value = pair.features.get(estimate.estimator)
     if value is None or estimate.difference is None or not estimate.applies:
         return None

@@ -22,7 +22,7 @@ from beir_cocodr.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from beir_cocodr.evaluation.compare import CompareOptions
-    from beir_cocodr.evaluation.label_free.evidence import Gatherer
+    from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +153,7 @@ class SessionComparison:
         """
         # Importing scipy takes seconds, for which answers must not wait.
         from beir_cocodr.evaluation.compare import with_asked
-        from beir_cocodr.evaluation.label_free.evidence import Gatherer
+        from beir_cocodr.evaluation.label_free.gatherer import Gatherer
         from beir_cocodr.evaluation.runs import identical_ids
 
         with self._preparing:

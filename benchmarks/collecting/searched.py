@@ -268,6 +268,7 @@ class Searched:
             retrieval={},
             kinds={name: system.kind for name, system in self.systems.items()},
             further=self._further(with_lengths=queries == QUERIES),
+            crop_lists={name: self.ranked(name, CROPS).rows for name in self.ndcg(CROPS)},
             held_words={BM25: self.words_of_best(queries)},
             margins=self._margins(with_asked=queries == QUERIES),
             cut_words=self.words_of_best(MATCHED if MATCHED in self.query_sets else CROPS),

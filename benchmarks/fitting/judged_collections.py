@@ -16,6 +16,7 @@ from beir_cocodr.evaluation.label_free.estimators import (
     LIKELIHOOD,
     MADE,
     MATCHED,
+    SPECIFICITY,
     TITLES,
     WRITTEN,
 )
@@ -32,8 +33,8 @@ REGIMES = (GIVEN_QUERIES, READ_QUERIES, CORPUS_ALONE)
 
 #: The features of the calibration's models.
 FEATURES = {
-    GIVEN_QUERIES: (MADE,),
-    READ_QUERIES: (MADE, LIKELIHOOD),
+    GIVEN_QUERIES: (MADE, SPECIFICITY),
+    READ_QUERIES: (MADE, LIKELIHOOD, SPECIFICITY),
     CORPUS_ALONE: (MADE,),
 }
 
@@ -47,10 +48,13 @@ EVIDENCE: dict[str, tuple[str, ...]] = {
     "written questions": (WRITTEN,),
     "agreement with BM25": (LEXICAL, MIDDLE),
     "query likelihood": (LIKELIHOOD,),
+    "specificity": (SPECIFICITY,),
     "crops and titles at the margins of real queries": (MADE,),
     "these and written questions": (MADE, WRITTEN),
     "these and query likelihood": (MADE, LIKELIHOOD),
     "these, query likelihood and written questions": (MADE, LIKELIHOOD, WRITTEN),
+    "these and specificity": (MADE, SPECIFICITY),
+    "these, specificity and query likelihood": (MADE, SPECIFICITY, LIKELIHOOD),
 }
 
 #: Uses of an encoder that are counted, and further ones that take part in the fit.

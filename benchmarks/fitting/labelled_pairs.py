@@ -34,6 +34,7 @@ class LabelledPairs:
         lost_words: How many fewer words of its queries than of crops its documents hold.
         nonletter_excess: By how much the share of characters that are no letters is larger in its
             documents than in its queries.
+        queries: The number of queries on which rankings are compared.
         damaged: (m,) true where one of the two models has a planted defect.
     """
 
@@ -48,6 +49,7 @@ class LabelledPairs:
     figures: dict[str, float] = field(default_factory=dict)
     lost_words: float = 0.0
     nonletter_excess: float = 0.0
+    queries: int = 0
     damaged: npt.NDArray[np.bool_] | None = None
 
     def take(self, rows: npt.NDArray[np.bool_]) -> LabelledPairs:
@@ -98,4 +100,5 @@ def pairs_of(
         figures=figures,
         lost_words=evidence.lost_words,
         nonletter_excess=evidence.nonletter_excess,
+        queries=len(evidence.queries),
     )

@@ -117,7 +117,15 @@ def predict(
         pairs.kinds, pairs.features, pairs.distances.tolist(), strict=True
     ):
         asked.append(
-            PairFeatures(kinds, values, apart, distance, pairs.lost_words, pairs.nonletter_excess)
+            PairFeatures(
+                kinds,
+                values,
+                apart,
+                distance,
+                pairs.lost_words,
+                pairs.nonletter_excess,
+                pairs.queries,
+            )
         )
     return Predicted(pairs, model.predict_all(asked))
 

@@ -18,8 +18,9 @@ from beir_cocodr.evaluation.calibration import (
     Reach,
     doubt_factor,
     kind_pair,
+    scarcity_factor,
 )
-from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
+from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD, SPECIFICITY
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
@@ -49,7 +50,11 @@ _USUAL_NONLETTERS = 0.1
 CAUTION = {GIVEN_QUERIES: 1.0, READ_QUERIES: 1.0, CORPUS_ALONE: 25.0}
 
 #: Features that look at real queries, and are not doubted where these lose words.
-UNDOUBTED = (LIKELIHOOD,)
+UNDOUBTED = (LIKELIHOOD, SPECIFICITY)
+
+#: Feature to the number of real queries with which its noise has twice the variance. Random samples
+#: of the queries of 24 collections vary by about 17 / q in units of the scale, q queries each.
+NEEDED = {SPECIFICITY: 40.0}
 
 # By what the deviations of pairs are multiplied if the kind of one took no part in the fit.
 _OTHERS_CAUTION = 1.2
@@ -149,6 +154,7 @@ def fit(
         usual_loss=USUAL_LOSS,
         usual_nonletters=_USUAL_NONLETTERS,
         undoubted=[name for name in rows.names if name in UNDOUBTED],
+        needed={name: NEEDED[name] for name in rows.names if name in NEEDED},
         others_caution=_OTHERS_CAUTION,
     )
 
@@ -171,7 +177,7 @@ def _table(collections: Sequence[LabelledPairs]) -> _Rows:
         families=np.array([line.family for line in lines]),
         collections=np.array([line.collection for line in lines]),
         weights=np.array([line.weight for line in lines]),
-        trusts=np.array([_trusts(line.doubtfulness, list(names)) for line in lines]),
+        trusts=np.array([_trusts(line, list(names)) for line in lines]),
         differences=np.array([line.difference for line in lines]),
         scaled=np.array([line.difference / line.scale for line in lines]),
         features=np.array([line.features for line in lines]).reshape(len(lines), len(names)),
@@ -188,6 +194,7 @@ class _Line:
     collection: str
     weight: float
     doubtfulness: float
+    queries: int
     difference: float
     scale: float
     features: list[float]
@@ -213,15 +220,20 @@ def _line(
             pairs.lost_words - USUAL_LOSS,
             pairs.nonletter_excess - _USUAL_NONLETTERS,
         ),
+        queries=pairs.queries,
         difference=sign * float(pairs.differences[row]),
         scale=scale,
         features=[sign * values.get(name, np.nan) / scale for name in names],
     )
 
 
-def _trusts(doubt: float, names: Sequence[str]) -> list[float]:
+def _trusts(line: _Line, names: Sequence[str]) -> list[float]:
     """Return by what the variance of features is divided to make collections comparable."""
-    return [1.0 if name in UNDOUBTED else 1 / doubt for name in names]
+    trusts = []
+    for name in names:
+        factor = scarcity_factor(NEEDED.get(name, 0.0), line.queries)
+        trusts.append(1 / (factor if name in UNDOUBTED else factor * line.doubtfulness))
+    return trusts
 
 
 def _equal_families(rows: _Rows, chosen: npt.NDArray[np.bool_]) -> Floats:

@@ -46,7 +46,7 @@ def overlap_bias(
     uses: Mapping[str, Mapping[str, str]],
     usual: float,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return estimator and pair of uses to the bias of its leads.
+    """Return estimator and pair of uses to the bias of its leads; of an absent estimator nothing.
 
     Args:
         collections: The labelled pairs of each collection, with all features.
@@ -55,6 +55,8 @@ def overlap_bias(
     """
     biases: dict[str, dict[str, dict[str, Any]]] = {}
     for estimator in LEADS:
+        if not any(estimator in values for pairs in collections for values in pairs.features):
+            continue
         biases[estimator] = {}
         for a, b in COMPARED:
             leads = list(_leads(collections, uses, estimator, (a, b)))

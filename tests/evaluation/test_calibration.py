@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -35,6 +36,7 @@ PRIOR = KindPrior(
     precedent=Precedent(25, 21, 0.05),
 )
 DOUBTED = replace(PRIOR, deviations={"crops": 2 * 0.05})
+DOUBLED = replace(PRIOR, deviations={"crops": math.sqrt(2) * 0.05})
 MODEL = DifferenceModel(
     slopes={"crops": 0.9, "generated": 0.5, "agreement": -0.3},
     noise=NOISE,
@@ -147,6 +149,24 @@ def test_evidence_is_doubted_where_real_queries_lose_words():
     noisy = replace(MODEL, noise=(4 * np.array(NOISE)).tolist(), priors={"bm25, hybrid": DOUBTED})
     assert expected(0.3).mean == pytest.approx(noisy.predict(pair()).mean)
     assert expected(0.3).deviation == pytest.approx(noisy.predict(pair()).deviation)
+
+
+def test_features_of_few_queries_count_for_less():
+    needed = dict.fromkeys(SEEN, 40.0)
+    model = replace(MODEL, needed=needed)
+    many = model.predict(replace(pair(), queries=10**9))
+    assert vars(many) == pytest.approx(vars(MODEL.predict(pair())))
+    # With as many queries as are needed, the variance of the noise is twice as large.
+    noisy = replace(MODEL, noise=(2 * np.array(NOISE)).tolist(), priors={"bm25, hybrid": DOUBLED})
+    few = model.predict(replace(pair(), queries=40))
+    assert few.mean == pytest.approx(noisy.predict(pair()).mean)
+    assert few.deviation == pytest.approx(noisy.predict(pair()).deviation)
+    shares = [
+        model.predict(replace(pair(), queries=count)).prior_share for count in (300, 100, 40, 10)
+    ]
+    assert shares == sorted(set(shares))
+    # It says nothing of features that do not rest on these queries.
+    assert MODEL.predict(replace(pair(), queries=10)) == MODEL.predict(pair())
 
 
 def test_pairs_of_other_kinds_have_a_prior_without_direction():

@@ -19,7 +19,7 @@ from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.calibration import Spread
 from beir_cocodr.evaluation.compare import CompareOptions, best_rival, compare
 from beir_cocodr.evaluation.label_free import verdict as label_free
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.results import ComparisonRecord
 from beir_cocodr.models.mrl import MRL
 from beir_cocodr.models.spec import ways_to_use

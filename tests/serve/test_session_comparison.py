@@ -9,7 +9,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.judgement_log import Asked, JudgementLog
 from beir_cocodr.errors import InputError
 from beir_cocodr.evaluation.annotation import LABELS_FILE
-from beir_cocodr.evaluation.label_free import evidence
+from beir_cocodr.evaluation.label_free import gatherer
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.serve.session_comparison import SessionComparison
 
@@ -115,7 +115,7 @@ def test_why_there_is_no_verdict_is_named_each_time(comparison, tiny_cosine, mon
     def fails(*arguments):
         raise InputError("training.json is damaged")
 
-    monkeypatch.setattr(evidence, "find_contamination", fails)
+    monkeypatch.setattr(gatherer, "find_contamination", fails)
     for _ in range(2):
         assert "is damaged" in comparison.update(["bm25", str(tiny_cosine)])
     comparison.remove_files()

@@ -72,8 +72,9 @@ class DerivedQueries(Estimator):
         silent = [model for model in (a, b) if model not in scores]
         if silent:
             return f"{' and '.join(silent)} cannot be queried with {self.name}"
+        lead = float((scores[b] - scores[a]).mean()) if len(scores[a]) else 0.0
         for practice, models in self.practised(evidence).items():
-            objection = _rehearsal(scores, models, practice, a, b)
+            objection = rehearsal(lead, models, practice, a, b)
             if objection:
                 return objection
         return ""
@@ -294,8 +295,8 @@ def estimate_pair(
     return estimates
 
 
-def _rehearsal(
-    scores: Mapping[str, Doubles],
+def rehearsal(
+    lead: float,
     practised: Collection[str],
     practice: str,
     a: str,
@@ -304,10 +305,16 @@ def _rehearsal(
     """Return why a lead is no evidence: just the model in front practised such queries.
 
     To be behind in spite of such practice is evidence.
+
+    Args:
+        lead: The lead of b, negative if a leads.
+        practised: The models that practised.
+        practice: How they did; it completes "the leading model was ...".
+        a: The first model.
+        b: The second model.
     """
-    if (a in practised) == (b in practised) or not len(scores[a]):
+    if (a in practised) == (b in practised):
         return ""
-    lead = float((scores[b] - scores[a]).mean())
     is_ahead = lead > 0 if b in practised else lead < 0
     return f"the leading model was {practice}, the other was not" if is_ahead else ""
 

@@ -26,6 +26,7 @@ TITLES = "titles"
 WRITTEN = "written questions"
 MADE = "crops and titles"
 LIKELIHOOD = "query likelihood"
+SPECIFICITY = "specificity"
 WITH_BM25 = "agreement with BM25"
 WITH_FUSION = "agreement with the fusion"
 
@@ -135,6 +136,11 @@ ESTIMATORS: dict[str, EstimatorRow] = {
         help="How relevant a model's first documents are to real queries, by how likely a language "
         "model finds the query after them.",
         citation="sachan2022upr",
+    ),
+    SPECIFICITY: EstimatorRow(
+        build="beir_cocodr.evaluation.label_free.hubs:Specificity",
+        help="How rarely what a model finds for a real query is also found for nine others.",
+        citation="radovanovic2010hubs",
     ),
     WITH_BM25: EstimatorRow(
         build=f"{_ESTIMATES}:AgreementWithBM25",

@@ -32,7 +32,8 @@ from beir_cocodr.evaluation.few_labels import (
 from beir_cocodr.evaluation.label_free.agreement import rank_distance
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
 from beir_cocodr.evaluation.label_free.estimators import FEWEST_QUERIES
-from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence, Gatherer
+from beir_cocodr.evaluation.label_free.evidence import LIST_DEPTH, Evidence
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.likeness import (
     collection_figures,
     compare_figures,
@@ -127,6 +128,7 @@ class Rule:
             unlikeness=self.likeness.distance,
             lost_words=self.evidence.lost_words,
             nonletter_excess=self.evidence.nonletter_excess,
+            queries=len(self.evidence.lists_of([a, b])[0]),
         )
         expected = self.model.predict(pair)
         for model in self.misleading(a, b):

@@ -14,7 +14,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.agreement import reciprocal_rank_fusion
 from beir_cocodr.evaluation.label_free.estimators import CROPS, ESTIMATORS
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.held_out_corpus import HeldOutResources
 from beir_cocodr.evaluation.label_free.held_out_queries import (
     CROP_WORDS,

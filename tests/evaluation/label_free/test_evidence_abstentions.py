@@ -17,7 +17,7 @@ from beir_cocodr.evaluation.judge.material import (
 )
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair
 from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED, WITH_BM25, WITH_FUSION
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.runs import run_results, write_run
 from beir_cocodr.models.spec import FUSIONS, HOSTED, ModelSpec, calibration_kind
 from beir_cocodr.retrieval.bm25 import BM25

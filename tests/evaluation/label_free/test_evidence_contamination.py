@@ -20,7 +20,7 @@ from beir_cocodr.evaluation.label_free.estimates import (
     held_out_crops,
 )
 from beir_cocodr.evaluation.label_free.estimators import CROPS
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.held_out_queries import hold_out_crops
 from beir_cocodr.evaluation.label_free.pseudo_queries import lexical_queries
 from beir_cocodr.generation.generate import generate_queries

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
 from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.likelihood_reader import load_likelihood_reader
 from beir_cocodr.evaluation.label_free.written_questions import QuestionOptions
 from beir_cocodr.retrieval.resources import Resources

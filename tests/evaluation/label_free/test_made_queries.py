@@ -13,7 +13,8 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.evaluation.label_free.contamination import Contamination
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair, features
 from beir_cocodr.evaluation.label_free.estimators import CROPS, MADE, MATCHED, TITLES
-from beir_cocodr.evaluation.label_free.evidence import ASKED, Gatherer
+from beir_cocodr.evaluation.label_free.evidence import ASKED
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.made_queries import MadeQueries
 from beir_cocodr.evaluation.label_free.margins import lead_at, margins
 from beir_cocodr.retrieval.resources import Resources

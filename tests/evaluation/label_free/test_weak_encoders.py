@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from beir_cocodr.data.collection import load_collection
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.verdict import Rule, load_calibration
 from beir_cocodr.evaluation.label_free.weak_encoders import mark_weak_encoders
 from beir_cocodr.retrieval.resources import Resources

@@ -16,7 +16,7 @@ from beir_cocodr.data.collection import load_collection
 from beir_cocodr.data.text import words
 from beir_cocodr.evaluation.label_free.estimates import estimate_pair
 from beir_cocodr.evaluation.label_free.estimators import LIKELIHOOD, WRITTEN
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.evaluation.label_free.pseudo_queries import nothing_is_known
 from beir_cocodr.evaluation.label_free.written_questions import (
     QuestionOptions,

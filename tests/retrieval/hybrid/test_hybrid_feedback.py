@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beir_cocodr import FuseOptions, HybridEncoder, fuse, load_collection
-from beir_cocodr.evaluation.label_free.evidence import Gatherer
+from beir_cocodr.evaluation.label_free.gatherer import Gatherer
 from beir_cocodr.models.spec import SearchOptions
 from beir_cocodr.provenance import read_record
 from beir_cocodr.retrieval.bm25 import BM25
