@@ -24,7 +24,7 @@ from fitting.judged_collections import JudgedCollection, with_features
 from fitting.labelled_pairs import LabelledPairs
 from fitting.left_out import leave_families_out
 from fitting.moment_fit import CAUTION
-from fitting.summaries import grouped, share, summarize
+from fitting.summaries import encoders_of, grouped, share, summarize
 from harness.page import PAGE, Marks, markdown_table
 from harness.script import (
     add_work,
@@ -90,7 +90,11 @@ def judge(collections: Sequence[JudgedCollection], form: HubForm | None) -> dict
     ]
     predictions = leave_families_out(fitted, judged, caution=CAUTION[GIVEN_QUERIES])
     by_kind = grouped(predictions, lambda pairs, _: kinds[pairs.name])
+    searched = {one.name: one.searched for one in collections}
     return summarize(predictions) | {
+        "by encoder": grouped(
+            predictions, lambda pairs, row: encoders_of(searched[pairs.name], pairs.models[row])
+        ),
         "worst kind": min(share(summary, "covered", "pairs") for summary in by_kind.values()),
     }
 
