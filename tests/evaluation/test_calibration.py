@@ -23,7 +23,6 @@ from beir_cocodr.evaluation.calibration import (
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
-    READ_QUERIES,
     load_calibration,
 )
 
@@ -240,7 +239,7 @@ def test_an_interval_that_ends_at_0_leaves_a_chance_of_5_percent(sign):
     assert expected.chance == pytest.approx(0.5 + sign * 0.45)
 
 
-@pytest.mark.parametrize("name", [GIVEN_QUERIES, READ_QUERIES, CORPUS_ALONE])
+@pytest.mark.parametrize("name", [GIVEN_QUERIES, CORPUS_ALONE])
 def test_a_clearer_estimate_is_further_from_0_with_its_whole_interval(name):
     reaches = load_calibration().models[name].reaches
     ends = [reach.clearness - reach.towards_zero for reach in reaches]

@@ -427,7 +427,8 @@ def test_a_lead_is_of_the_second_use_over_the_first_however_a_pair_is_ordered():
     [
         (False, None, CORPUS_ALONE),
         (True, None, GIVEN_QUERIES),
-        (True, "read", READ_QUERIES),
+        # The packaged calibration was not fitted with what a language model reads.
+        (True, "read", GIVEN_QUERIES),
     ],
 )
 def test_trust_is_told_by_what_is_given(real, pooled, given):
@@ -441,6 +442,14 @@ def test_trust_is_told_by_what_is_given(real, pooled, given):
     alone = replace(rule.calibration, trust={given: {}})
     unknown = alone.statement(given, SAME_KIND)
     assert f"verdicts on models of one kind ({given}) are right is not known" in unknown
+
+
+def test_what_a_language_model_reads_counts_in_a_calibration_that_was_fitted_with_it():
+    packaged = load_calibration()
+    models = packaged.models | {READ_QUERIES: packaged.models[GIVEN_QUERIES]}
+    fitted = replace(packaged, models=models)
+    for pooled, given in (("read", READ_QUERIES), (None, GIVEN_QUERIES)):
+        assert Rule(SimpleNamespace(real=True, pooled=pooled), fitted).given == given
 
 
 def test_too_little_to_calibrate_on():
