@@ -151,7 +151,8 @@ class ExpectedDifference:
 
         How far evidence misleads is unknown where nothing may be decided.
         """
-        least = abs(self.mean) / NORMAL
+        # Rounded up, so that the interval does not end just beside 0.
+        least = math.nextafter(abs(self.mean) / NORMAL, math.inf)
         return replace(self, below=max(self.below, least), above=max(self.above, least))
 
     @property

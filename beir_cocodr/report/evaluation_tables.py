@@ -28,6 +28,7 @@ from beir_cocodr.report.wording import (
     counted,
     describe_likeness,
     describe_pseudo_queries,
+    describe_specificity,
     estimators_of,
     format_number,
     format_numbers,
@@ -335,6 +336,7 @@ def _estimates(record: ComparisonRecord) -> Table:
         *describe_pseudo_queries(record.pseudo_queries),
         "agreement: share of the other list's ten best documents, over "
         f"{agreement.queries:,} queries {kind}",
+        *describe_specificity(record.estimated),
     ]
     dataset = without_settings(record.dataset)
     return make_table(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from beir_cocodr.evaluation.label_free.estimators import PARTS
+from beir_cocodr.evaluation.label_free.estimators import PARTS, SPECIFICITY
 from beir_cocodr.evaluation.results import (
     TRAINED_ON,
     Estimate,
@@ -26,6 +26,16 @@ COUNTED = "at the margins of real queries, and relative to the level of both mod
 
 # The least difference between an estimate and what it counts as that is shown.
 _DIFFERING = 0.0005
+
+
+def describe_specificity(pairs: Iterable[PairVerdict]) -> list[str]:
+    """Return what specificity is, if an estimate rests on it."""
+    if SPECIFICITY not in estimators_of(pairs):
+        return []
+    return [
+        f"{SPECIFICITY}: how probable it is that the two best documents of a query are not among "
+        "the ten best of any of nine other queries"
+    ]
 
 
 def counted(pair: PairVerdict, estimate: Estimate) -> float | None:

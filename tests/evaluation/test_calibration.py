@@ -247,6 +247,13 @@ def test_a_clearer_estimate_is_further_from_0_with_its_whole_interval(name):
     assert all(before < after for before, after in pairwise(ends))
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.floats(-1, 1))
+def test_an_interval_that_must_hold_0_does(mean):
+    low, high = ExpectedDifference(mean, 1e-4, 1e-4, 0.4).holding_zero().interval
+    assert low <= 0 <= high
+
+
 def test_precedents_turn():
     assert PRIOR.precedent.turned() == Precedent(25, 4, -0.05)
     assert MODEL.prior("hybrid", "bm25").mean == -PRIOR.mean

@@ -28,6 +28,7 @@ from beir_cocodr.report.wording import (
     counted,
     describe_likeness,
     describe_pseudo_queries,
+    describe_specificity,
     estimators_of,
     format_number,
     interval_or_words,
@@ -304,7 +305,8 @@ def _verdict_notes(comparison: ComparisonRecord, pairs: Sequence[PairVerdict]) -
     notes += remarks
     notes += dict.fromkeys(pair.trust for pair in pairs)
     notes += describe_likeness(comparison.likeness)
-    for text in describe_pseudo_queries(comparison.pseudo_queries):
+    described = describe_pseudo_queries(comparison.pseudo_queries)
+    for text in [*described, *describe_specificity(pairs)]:
         notes.append(f"{capitalized(text)}.")
     return notes
 

@@ -249,8 +249,9 @@ def test_an_estimator_without_a_calibration_changes_nothing(documents, tiny_cosi
     for kind in ("generated queries", *evidence.further):
         assert remarks[kind] == "the calibration does not count it"
     names = [estimate.estimator for estimate in seen.estimates]
-    by_language_models = {"written questions", "query likelihood"}
-    assert names == [name for name in ESTIMATORS if name not in by_language_models]
+    # There is no language model, and nobody asked queries.
+    absent = {"written questions", "query likelihood", "specificity"}
+    assert names == [name for name in ESTIMATORS if name not in absent]
     assert evidence.describe()["titles"].queries == len(evidence.further["titles"].queries.texts)
     assert evidence.describe()["agreement"].held_words["bm25"] > 0.5
 
