@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 from test_results import PAGE, README, ROOT, results_of, section
 
+from beir_cocodr.evaluation.calibration import PairFeatures
 from beir_cocodr.evaluation.label_free.verdict import (
     CORPUS_ALONE,
     GIVEN_QUERIES,
@@ -260,11 +261,12 @@ def test_the_figures_of_a_reranker_are_in_a_results_file():
 
 
 def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():
-    prior = load_calibration().models[CORPUS_ALONE].priors["dense, hybrid"]
-    usual = prior.precedent
+    model = load_calibration().models[CORPUS_ALONE]
+    usual = model.priors["dense, hybrid"].precedent
+    chance = model.predict(PairFeatures(("dense", "hybrid"), {}, 0.3)).chance
     words = f"in {usual.better} of {usual.collections} labelled collections it was better, by"
     page = " ".join((ROOT / "docs" / "verdicts.md").read_text().replace("> ", "").split())
-    assert f"{words} {usual.average:.2f} on average" in page
+    assert f"{words} {usual.average:.2f} on average (chance {chance:.0%})" in page
 
 
 def described(figures):
