@@ -12,21 +12,11 @@ import numpy as np
 
 from beir_cocodr.arrays import Bools, Doubles, Ints
 from beir_cocodr.evaluation.label_free.contamination import Contamination
-from beir_cocodr.evaluation.label_free.estimators import (
-    CROPS,
-    GENERATED,
-)
-from beir_cocodr.evaluation.label_free.pooled_relevance import (
-    PooledScores,
-)
-from beir_cocodr.evaluation.label_free.pseudo_queries import (
-    PseudoQueries,
-    mean_words,
-)
+from beir_cocodr.evaluation.label_free.estimators import CROPS, GENERATED
+from beir_cocodr.evaluation.label_free.pooled_relevance import PooledScores
+from beir_cocodr.evaluation.label_free.pseudo_queries import PseudoQueries, mean_words
 from beir_cocodr.evaluation.results import PseudoQueryFigures
-from beir_cocodr.models.spec import (
-    BM25,
-)
+from beir_cocodr.models.spec import BM25
 from beir_cocodr.records import Json
 from beir_cocodr.retrieval.ranking import Ranking
 

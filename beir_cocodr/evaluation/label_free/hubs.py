@@ -119,9 +119,12 @@ class Specificity(Estimator):
 
         Training on the texts of a corpus drives apart what it finds for different texts.
         """
-        silent = [model for model in (a, b) if not self._has_crops(evidence, model)]
+        silent = [model for model in (a, b) if model not in evidence.crop_lists]
         if silent:
             return f"{' and '.join(silent)} cannot be queried with {CROPS}"
+        crops = len(evidence.crop_lists[a])
+        if crops < FEWEST_QUERIES:
+            return f"only {crops} {CROPS}, and {FEWEST_QUERIES} are needed"
         lead = self._lead(evidence, a, b)
         contamination = evidence.contamination
         practices = contamination.practised_spans | contamination.practised_generated
@@ -142,9 +145,6 @@ class Specificity(Estimator):
         if len(first) < FEWEST_QUERIES or self.objection(evidence, a, b):
             return {}
         return {self.name: self._lead(evidence, a, b)}
-
-    def _has_crops(self, evidence: Evidence, model: str) -> bool:
-        return len(evidence.crop_lists.get(model, ())) >= FEWEST_QUERIES
 
     def _lead(
         self,

@@ -121,6 +121,10 @@ def test_specificity_needs_ten_real_queries_and_crops(evidence):
     assert ESTIMATOR.features(without, "own", "hubs") == {}
     objection = ESTIMATOR.objection(without, "own", "hubs")
     assert objection == "hubs cannot be queried with held-out crops"
+    few_crops = {name: rows[:9] for name, rows in evidence.crop_lists.items()}
+    few = replace(evidence, crop_lists=few_crops)
+    assert ESTIMATOR.objection(few, "own", "hubs") == "only 9 held-out crops, and 10 are needed"
+    assert ESTIMATOR.features(few, "own", "hubs") == {}
     # Of a run, the queries that it answers count.
     answers = {"hubs": np.arange(12) < 9}
     assert ESTIMATOR.features(replace(evidence, answered=answers), "own", "hubs") == {}
