@@ -257,7 +257,22 @@ def test_the_figures_of_a_reranker_are_in_a_results_file():
     assert f"Of such intervals {wide['covered']} of {wide['pairs']} hold here" in text
     assert f"{wide['right']} of {wide['decided']} decided signs would be right" in text
     page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
-    assert f"On those of a small cross-encoder only {right} are" in page
+    assert f"On the pairs of a small cross-encoder only {right} are" in page
+
+
+def test_the_figures_of_late_interaction_with_specificity_are_in_a_results_file():
+    results = results_of("verdict_kinds_late")
+    assert results["settings"]["strangers"] == ["minilm-tokens"]
+    before = results_of("verdict_kinds")["by model"]["colbert"]
+    text = " ".join(PAGE.split())
+    held, right, decided = described(results)
+    old_held, old_right, _ = described({"all": before})
+    assert held == old_held  # "As before"
+    widths = f"{results['all']['width']:.2f} wide instead of {before['width']:.2f}"
+    assert f"its intervals hold in {held} pairs, but they are {widths}" in text
+    assert f"{right} decided signs are right ({old_right} before), and {decided} pairs" in text
+    page = " ".join((ROOT / "docs" / "verdicts.md").read_text().split())
+    assert f"with specificity {right} are on those of the late interaction" in page
 
 
 def test_the_example_of_a_better_bet_has_the_figures_of_the_calibration():
