@@ -129,7 +129,8 @@ _Generator = Annotated[
         help="Without labels, also judge with questions that this language model writes: "
         "hf:MODEL (a hub name, a folder or a GGUF file), or URL#MODEL of a server with "
         "OpenAI's protocol. A causal hf:MODEL also scores the documents that models rank "
-        "first for real queries. Default: no language model.",
+        "first for real queries. Both are shown; they count with a --calibration that was fitted "
+        "with them. Default: no language model.",
     ),
 ]
 

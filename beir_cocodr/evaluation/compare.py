@@ -92,6 +92,7 @@ class CompareOptions(Options):
         generator: a language model that writes questions about documents, as another kind of
             evidence: ``hf:MODEL``, a hub name, a folder, or ``URL#MODEL``; "lexical" for none. A
             causal ``hf:MODEL`` also scores the documents that models rank first for real queries.
+            Both are shown; they count with a calibration that was fitted with them.
         questions: the most questions that it writes; 0 leaves them out.
         asked: the folder of a session in which queries were kept, see
             :func:`~beir_cocodr.data.asked_queries.load_asked`; without labels they count as the
