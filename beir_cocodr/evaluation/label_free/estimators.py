@@ -139,7 +139,7 @@ ESTIMATORS: dict[str, EstimatorRow] = {
     ),
     SPECIFICITY: EstimatorRow(
         build="beir_cocodr.evaluation.label_free.hubs:Specificity",
-        help="How rarely what a model finds for a real query is also found for nine others.",
+        help="How rarely what a model finds for a real query is also found for other queries.",
         citation="radovanovic2010hubs",
     ),
     WITH_BM25: EstimatorRow(

@@ -1,9 +1,9 @@
 """Hubs: documents that a model ranks among its best for many queries, whatever these ask.
 
 A model that does not find what a query asks for tends to find hubs. How often the documents that it
-ranks first are found for other queries, too, therefore tells how good it is, and needs real queries
-but no labels. Where documents resemble each other, all models find hubs. How many this makes is
-seen on crops, each of which was cut out of another document.
+ranks first are also found for other queries therefore tells how good it is. This needs real
+queries, but no labels. Where documents resemble each other, every model finds hubs. Crops, each cut
+out of another document, show how many.
 
 References:
     Radovanović et al., 2010: Hubs in Space, on documents that are among the nearest neighbours of
@@ -25,8 +25,7 @@ from beir_cocodr.evaluation.label_free.evidence import Evidence
 class HubForm:
     """How hubs are counted.
 
-    The values were chosen among others on labelled collections, where verdicts change little with
-    others.
+    The values were chosen on labelled collections, where others change verdicts only a little.
 
     Attributes:
         first: The best documents of a query that are looked for in the results of others.
